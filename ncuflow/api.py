@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncuflow.compare.verdict import compared as compare
-from ncuflow.explain import trace
+from ncuflow.explain import launch
 from ncuflow.explain.record import Explanation
 from ncuflow.explain.verb import explain, of_report
 from ncuflow.findings import profiled
@@ -109,7 +109,7 @@ class Frames:
         Raises BadInput where there is none of it.
         """
         if isinstance(self._read, nsys.Trace):
-            return trace.of_trace(self._read, kernel)
+            return launch.of_trace(self._read, kernel)
         return of_report(self._whole, kernel, self.kind)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The framing of an `.ncu-rep` file, as NVIDIA's customization guide documents it.
+"""The framing of an `.ncu-rep` file, by which a truncated or damaged one is told from a whole one.
 
 Magic "NVR\\0", then length-prefixed protobuf messages: one FileHeader, and blocks of a BlockHeader
 and a payload. The blocks must end exactly where the file ends: the reader package loads what it
@@ -9,11 +9,110 @@ from __future__ import annotations
 
 import mmap
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ncuflow.io import NCU_MAGIC, BadInput, sniff
-from ncuflow.parsers import wire
+
+# --- protobuf's wire format, and length-prefixed messages ------------------------------------
+
+Bytes = bytes | bytearray | mmap.mmap
+VARINT, TEXT = 0, 2  # wire types: an integer; a text or a message
+_FIXED = {1: 8, 5: 4}  # bytes by wire type
+
+
+class Field(NamedTuple):
+    """A field: its number and wire type, where it starts, where its value does, where both end."""
+
+    number: int
+    kind: int
+    start: int
+    value: int
+    end: int
+
+
+def fields(data: Bytes, start: int = 0, end: int | None = None) -> Iterator[Field]:
+    """The fields of the message in data[start:end]; ValueError where these bytes are none."""
+    position, end = start, len(data) if end is None else end
+    while position < end:
+        begin = position
+        tag, value = varint(data, position, end)
+        kind = tag & 7
+        if kind == VARINT:
+            _, position = varint(data, value, end)
+        elif kind == TEXT:
+            size, value = varint(data, value, end)
+            position = value + size
+        elif kind in _FIXED:
+            position = value + _FIXED[kind]
+        else:
+            raise ValueError(f"no protobuf message (wire type {kind})")
+        if position > end:
+            raise ValueError("no protobuf message (a field is cut off)")
+        yield Field(tag >> 3, kind, begin, value, position)
+
+
+def integers(data: Bytes, start: int = 0, end: int | None = None) -> dict[int, int]:
+    """Field number -> value of the integers of a message; ValueError where it is none."""
+    return {
+        field.number: varint(data, field.value, field.end)[0]
+        for field in fields(data, start, end)
+        if field.kind == VARINT
+    }
+
+
+def descend(data: Bytes, start: int, end: int, path: tuple[int, ...]) -> Iterator[Field]:
+    """The texts and messages at a path of field numbers; none where the bytes are no message."""
+    try:
+        found = list(fields(data, start, end))
+    except ValueError:
+        return
+    for field in found:
+        if field.number == path[0] and field.kind == TEXT:
+            if len(path) == 1:
+                yield field
+            else:
+                yield from descend(data, field.value, field.end, path[1:])
+
+
+def messages(data: Bytes, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
+    """(start, end) of each length-prefixed message; ValueError where they do not fill the bytes."""
+    position, end = start, len(data) if end is None else end
+    while position < end:
+        begin = position + 4
+        position = begin + int.from_bytes(data[position:begin], "little")
+        if begin > end or position > end:
+            raise ValueError("its messages do not fill it")
+        yield begin, position
+
+
+def varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """(the integer that starts at a position, where it ends); ValueError where there is none."""
+    value = shift = 0
+    while position < end and shift < 64:
+        byte = data[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, position
+        shift += 7
+    raise ValueError("no protobuf message (an integer is cut off)")
+
+
+def integer(number: int, value: int) -> bytes:
+    """An integer as a field of a message."""
+    written = bytearray()
+    for rest in (number << 3 | VARINT, value):
+        while rest > 127:
+            written.append(rest & 127 | 128)
+            rest >>= 7
+        written.append(rest)
+    return bytes(written)
+
+
+# --- the framing -----------------------------------------------------------------------------
 
 # fields of BlockHeader
 SOURCES, RESULTS, PAYLOAD_SIZE, RANGE_RESULTS = 1, 2, 5, 7
@@ -63,14 +162,14 @@ def _walk(data: mmap.mmap) -> int:
     blocks = results = 0
     while position < len(data):
         start, end = message(data, position, f"header of block {blocks}")
-        header = wire.integers(data, start, end)
+        header = integers(data, start, end)
         position = end + header.get(PAYLOAD_SIZE, 0)
         if position > len(data):
             missing = position - len(data)
             raise _Truncated(f"block {blocks} lacks {missing} of {position - end} bytes")
         _names(data, start, end)
         announced = sum(header.get(number, 0) for number in (SOURCES, RESULTS, RANGE_RESULTS))
-        held = sum(1 for _ in wire.messages(data, end, position))
+        held = sum(1 for _ in messages(data, end, position))
         if held != announced:
             raise ValueError(f"block {blocks} announces {announced} entries and holds {held}")
         blocks += 1
@@ -80,7 +179,7 @@ def _walk(data: mmap.mmap) -> int:
     return results
 
 
-def message(data: wire.Bytes, position: int, what: str) -> tuple[int, int]:
+def message(data: Bytes, position: int, what: str) -> tuple[int, int]:
     """Where a length-prefixed message starts and ends."""
     start = position + 4
     end = start + int.from_bytes(data[position:start], "little")
@@ -96,8 +195,8 @@ def _names(data: mmap.mmap, start: int, end: int) -> None:
     every later counter the name of another.
     """
     seen: set[bytes] = set()
-    for table in wire.descend(data, start, end, STRING_TABLE):
-        for name in wire.fields(data, table.value, table.end):
+    for table in descend(data, start, end, STRING_TABLE):
+        for name in fields(data, table.value, table.end):
             text = data[name.value : name.end]
             if name.number != 1 or text in seen or not text.decode().isprintable() or not text:
                 raise ValueError(f"damaged names of counters at byte {name.start}")

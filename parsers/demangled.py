@@ -1,11 +1,26 @@
-"""Demangled names of kernels, taken apart by their brackets, in time that grows with their length.
+"""Names of kernels: demangled ones taken apart by their brackets, in time that grows with their length, and those of the CuTe
+DSL, which are mangled from all that one was compiled for.
 
 A name is anybody's: of a megabyte, nested a thousand deep, with brackets that do not match.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+
+# Its module, the class of its object, and the tensors and constants that it was compiled for.
+CUTE_MANGLED = re.compile(
+    r"kernel_cutlass_[^A-Z]*(?P<kind>[A-Z][A-Za-z0-9]*)_object_at_++(?P<compiled_for>\w+)"
+)
+
+
+def cute_name(name: str) -> str:
+    """``RMSNormKernel (CuTe DSL)`` of a mangled name, since a class may be called as the CUDA kernel whose work it does;
+    any other name as it is."""
+    found = CUTE_MANGLED.fullmatch(name)
+    return f"{found['kind']} (CuTe DSL)" if found else name
+
 
 _CLOSES = {">": "<", ")": "(", "]": "[", "}": "{"}
 _OPENS = frozenset(_CLOSES.values())

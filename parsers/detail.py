@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, cast
 
 from ncuflow.io import BadInput, clean, opened, shown
 from ncuflow.model import LineRow
-from ncuflow.parsers import children, lines, listing, ncu, reader
-from ncuflow.parsers.units import base_unit, scale
+from ncuflow.parsers import lines, ncu, reader
+from ncuflow.parsers.registry import base_unit, scale
 
 # Curve of the occupancy calculator -> what it is over; its values are warps of an SM.
 CURVES = {
@@ -97,9 +97,9 @@ class Detail:
 def read(path: str | Path, kernels: Collection[int]) -> dict[int, Detail]:
     """Kernel index -> what the report, plain or ``.xz``, holds of it. Raises BadInput where it cannot be read."""
     with opened(path) as plain:
-        listed = listing.stored(Path(path), plain)
+        listed = lines.stored_listing(Path(path), plain)
         work = _Work(plain, shown(path), tuple(sorted(kernels)), listed)
-        ((_, found),) = children.each(_read, [work])
+        ((_, found),) = reader.in_children(_read, [work])
     return found
 
 
@@ -107,7 +107,7 @@ class _Work(NamedTuple):
     plain: Path
     called: str
     kernels: tuple[int, ...]
-    listed: listing.Listings
+    listed: lines.Listings
 
 
 def _read(work: _Work) -> dict[int, Detail]:

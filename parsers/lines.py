@@ -1,14 +1,25 @@
-"""Per-PC samples of a kernel: which instruction, of which source line, waited for what."""
+"""Per-PC samples of a kernel: which instruction, of which source line, waited for what; and the listing of a report, SASS and
+source line of each sampled instruction, kept beside a recorded report.
+
+NVIDIA's disassembler takes 0.4 s to start and 0.1 s and more per kernel: half of what a deep report costs to
+read. It says the same each time, so a recording holds what it said once, as `deep.listing.json.xz` beside
+`deep.ncu-rep.xz`; of a report that is kept without its compiled modules, the listing is all there is. It names
+its report by sha256 and serves that report alone; without one, or for an instruction that it lacks, the
+disassembler is asked.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from ncuflow.io import clean
+from ncuflow.io import BadInput, clean, digest, opened, read_json
 from ncuflow.model import Row
+from ncuflow.parsers import reader
 from ncuflow.parsers.stalls import NOT_ISSUED, OTHER, STALL_REASONS, unnamed
 
 Instruction = tuple[str | None, str | None, int | None]  # SASS, source file (relative), line
@@ -145,3 +156,68 @@ def relative(name: str) -> str | None:
         at = len(parts) - 2 - parts[-2::-1].index("flashinfer")
         return "/".join(parts[at - 1 :] if at and parts[at - 1] == "include" else parts[at:])
     return "/".join(parts[-2:])
+
+
+# --- the listing beside a report -------------------------------------------------------------
+
+LISTING_SUFFIX = ".listing.json.xz"
+NO_LISTING = "not the listing of a report"
+Listings = Mapping[int, Mapping[int, Instruction]]
+
+
+def listing_path(report: Path) -> Path:
+    """Where the listing of a report lies: deep.ncu-rep.xz has deep.listing.json.xz."""
+    return report.with_name(
+        report.name.removesuffix(".xz").removesuffix(".ncu-rep") + LISTING_SUFFIX
+    )
+
+
+def listing_of(report: Path) -> dict[str, Any] | None:
+    """The listing of a report, plain or `.xz`, by NVIDIA's reader; None where no kernel was sampled.
+
+    {schema, report: its name, sha256: of the plain report, reader: package and version, kernels:
+    [{kernel: index, function, instructions: [[pc, sass, file, line], …]}]}, with `pc`, `file` and
+    `line` as in the table `lines`.
+    """
+    with opened(report) as plain:
+        kernels = _listed_kernels(plain)
+        head = {"schema": 1, "report": report.name.removesuffix(".xz"), "sha256": digest(plain)}
+    by = f"ncu-report {importlib.metadata.version('ncu-report')}"
+    return head | {"reader": by, "kernels": kernels} if kernels else None
+
+
+def _listed_kernels(plain: Path) -> list[dict[str, Any]]:
+    kernels = []
+    for index, action in reader.actions(reader.load(plain)):
+        found = [[pc, *of_pc] for pc, of_pc in instructions(action).items()]
+        if found:
+            kernels.append({"kernel": index, "function": action.name(), "instructions": found})
+    return kernels
+
+
+def stored_listing(report: Path, plain: Path) -> Listings:
+    """Kernel index -> pc -> instruction, from the listing beside a report; {} without one for it.
+
+    plain: the report itself, decompressed. Raises BadInput where the file there is no listing.
+    """
+    content = listing_beside(report, plain)
+    try:
+        return {
+            kernel["kernel"]: {
+                pc: (sass, file, line) for pc, sass, file, line in kernel["instructions"]
+            }
+            for kernel in (content["kernels"] if content else ())
+        }
+    except (KeyError, TypeError, ValueError):
+        raise BadInput(listing_path(report), NO_LISTING) from None
+
+
+def listing_beside(report: Path, plain: Path) -> dict[str, Any] | None:
+    """The listing that lies beside a report and is of it, or None. `plain` and BadInput as for `stored`."""
+    path = listing_path(report)
+    if not path.is_file():
+        return None
+    content = read_json(path)
+    if not isinstance(content, dict) or "sha256" not in content:
+        raise BadInput(path, NO_LISTING)
+    return content if content["sha256"] == digest(plain) else None

@@ -21,20 +21,27 @@ from typing import Any
 
 from ncuflow.io import BadInput, clean, opened, shown
 from ncuflow.model import Row
-from ncuflow.parsers import breakdown, children, container, cute, lines, listing, problems, reader
-from ncuflow.parsers.chips import chip_of, unknown
-from ncuflow.parsers.problems import DURATION
-from ncuflow.parsers.registry import METRICS, Metric, Sources
-from ncuflow.parsers.sources import Ceiling, Counter, MetricSource, NotANumber
-from ncuflow.parsers.stalls import NOT_ISSUED, OTHER, STALL_REASONS, Unnamed, unnamed
-from ncuflow.parsers.units import base_unit, expected_unit
+from ncuflow.parsers import breakdown, container, demangled, lines, reader
+from ncuflow.parsers.registry import (
+    ANY,
+    METRICS,
+    Ceiling,
+    Counter,
+    Metric,
+    MetricSource,
+    NotANumber,
+    Sources,
+    base_unit,
+    chip_of,
+    expected_unit,
+    unknown,
+)
+from ncuflow.parsers.stalls import stalls_of
 
 # Kernels that one child reads at most: the reader takes two to five MB for each and keeps them.
 PART = 64
 # Short launches read a few tenths above 100 % where the counters of a ratio come from different replay passes.
 MOST_PERCENT = 110.0
-WARP_LATENCY = "smsp__average_warp_latency_per_inst_issued.ratio"
-MOST_REST = 0.05  # of the warp latency, that reasons which a report lacks may be for the others to have shares
 # What CUDA takes of a launch, by axis: blocks of a grid, threads of a block.
 MOST_BLOCKS, MOST_THREADS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 MOST_STREAMS = 2**32
@@ -107,7 +114,7 @@ def read(
 
 
 def read_all(requests: Iterable[Request]) -> Iterator[Report]:
-    """Reports in the order asked for. Children read parts of them, several at once (`children`).
+    """Reports in the order asked for. Children read parts of them, several at once.
 
     Raises BadInput at the first that cannot be used.
     """
@@ -115,13 +122,13 @@ def read_all(requests: Iterable[Request]) -> Iterator[Report]:
 
     with contextlib.ExitStack() as unfinished:
         try:
-            for part, found in children.each(_read_part, _parts(requests, unfinished)):
+            for part, found in reader.in_children(_read_part, _parts(requests, unfinished)):
                 part.report.add(found)
                 if part.last is None:
                     part.file.close()
                     _complete(part.report, part.results)
                     yield part.report
-        except children.ChildDied as death:
+        except reader.ChildDied as death:
             what = "an Nsight Compute report that NVIDIA's reader crashes on"
             raise BadInput(death.task.request.called, what) from None
 
@@ -162,7 +169,7 @@ def _shared(whole: ReportPart) -> Any:
 
     A child tries that first, since some damage crashes the reader.
     """
-    list(children.each(_read_part, [replace(whole, last=1)]))
+    list(reader.in_children(_read_part, [replace(whole, last=1)]))
     with silenced():
         context = reader.load(whole.plain)
         next(reader.actions(context), None)
@@ -172,7 +179,9 @@ def _shared(whole: ReportPart) -> Any:
 def _read_part(part: ReportPart) -> Report:
     called = part.request.called
     report = Report(called)
-    listed = listing.stored(Path(part.request.path), part.plain) if part.request.with_lines else {}
+    listed = (
+        lines.stored_listing(Path(part.request.path), part.plain) if part.request.with_lines else {}
+    )
     try:
         with silenced():
             _load(report, part, listed)
@@ -216,7 +225,7 @@ def silenced() -> Iterator[None]:
         os.close(kept)
 
 
-def _load(report: Report, part: ReportPart, listed: listing.Listings) -> None:
+def _load(report: Report, part: ReportPart, listed: lines.Listings) -> None:
     context = part.context or reader.load(part.plain)
     report.ranges = context.num_ranges()
     for index, action in reader.actions(context, part.first, part.last):
@@ -357,10 +366,10 @@ def add_kernel(
     point = _point(nvtx, request.points)
     key = {"point": point, "kernel": kernel.index}
     metrics = _metrics(kernel)
-    stalls, parts = _stalls(kernel), list(breakdown.rows(kernel))
+    stalls, parts = stalls_of(kernel), list(breakdown.rows(kernel))
     row = key | _identity(kernel, nvtx) | _launch(kernel)
     row["duration_ns"] = next((m["value"] for m in metrics if m["key"] == "duration_ns"), None)
-    row["problems"] = "; ".join(problems.of(kernel, row, metrics, request.points)) or None
+    row["problems"] = "; ".join(problems_of(kernel, row, metrics, request.points)) or None
     report.kernels.append(row)
     report.metrics += [key | metric for metric in metrics]
     report.stalls += [key | stall for stall in stalls]
@@ -392,7 +401,7 @@ def _point(nvtx: list[str], points: Collection[str] | None) -> str | None:
 def _identity(kernel: Profiled, nvtx: list[str]) -> Row:
     action, device = kernel.action, kernel.text("device__attribute_display_name")
     return {
-        "name": cute.called(clean(action.name())),
+        "name": demangled.cute_name(clean(action.name())),
         "demangled": clean(action.name(action.NameBase_DEMANGLED)) or None,
         "nvtx": "/".join(nvtx) or None,
         "nvtx_ranges": nvtx,
@@ -463,98 +472,6 @@ def _first(candidates: Sources, kernel: Profiled, exponent: int) -> tuple[float 
     return invalid
 
 
-def _stalls(kernel: Profiled) -> list[Row]:
-    """Stall reasons of a kernel, by ratio and by samples; those with neither are left out."""
-    rows = []
-    for reason in STALL_REASONS.values():
-        ratio = kernel.number(reason.ratio)
-        samples = kernel.integer(reason.samples)
-        if ratio is None and samples is None and reason.ratio not in kernel.invalid:
-            continue
-        rows.append(
-            {
-                "reason": reason.reason,
-                "kind": reason.kind,
-                "ratio": ratio,
-                "samples": samples,
-                "samples_not_issued": kernel.integer(reason.samples + NOT_ISSUED),
-            }
-        )
-    needed = {reason.reason for reason in STALL_REASONS.values() if reason.on(kernel.chip)}
-    more = unnamed(kernel.names)
-    if any(more):
-        rows.append(_other(kernel, more))
-    of_ratios, of_samples = (needed | ({OTHER} if counted else set()) for counted in more[:2])
-    rest = _rest(kernel, rows, of_ratios)
-    if rest is not None:
-        rows = _with_rest(rows, rest)
-        of_ratios = {str(row["reason"]) for row in rows if row["ratio"] is not None}
-    return _with_shares(rows, {"ratio": of_ratios, "samples": of_samples})
-
-
-def _rest(kernel: Profiled, rows: list[Row], needed: set[str]) -> float | None:
-    """What the ratios leave of the warp latency, in cycles, where reasons are missing that can be no more than a little.
-
-    Old versions of ncu lack a reason of their chip. None where none is missing, or what the ratios leave is too much,
-    or less than none: then passes differ, and nothing follows.
-    """
-    ratios = {str(r["reason"]): float(r["ratio"]) for r in rows if r["ratio"] is not None}
-    missing = needed - ratios.keys()
-    latency = kernel.number(WARP_LATENCY)
-    wrong = {OTHER, *(r.reason for r in STALL_REASONS.values() if r.ratio in kernel.invalid)}
-    if not ratios or not latency or not missing or missing & wrong:
-        return None
-    whole = sum(ratios.values()) / latency
-    return max(0.0, latency * (1 - whole)) if abs(1 - whole) <= MOST_REST else None
-
-
-def _with_rest(rows: list[Row], rest: float) -> list[Row]:
-    """Rows of stalls with a rest in the row of the reasons without a name."""
-    other: Row = dict.fromkeys(("reason", "kind", "ratio", "samples", "samples_not_issued"))
-    other |= {"reason": OTHER, "kind": STALL_REASONS[OTHER].kind}
-    other = next((row for row in rows if row["reason"] == OTHER), other)
-    more = other | {"ratio": (other["ratio"] or 0.0) + rest}
-    return [*(row for row in rows if row["reason"] != OTHER), *([more] if more["ratio"] else [])]
-
-
-def _other(kernel: Profiled, more: Unnamed) -> Row:
-    """The row of the reasons that have no name here; null where one of them has no number."""
-    ratios = [kernel.number(name) for name in more.ratio]
-    samples, not_issued = ([kernel.integer(name) for name in names] for names in more[1:])
-    return {
-        "reason": OTHER,
-        "kind": STALL_REASONS[OTHER].kind,
-        "ratio": _added(ratios),
-        "samples": _added(samples),
-        "samples_not_issued": _added(not_issued),
-    }
-
-
-def _added(values: list[Any]) -> Any:
-    return sum(values) if values and None not in values else None
-
-
-def _with_shares(rows: list[Row], every: Mapping[str, set[str]]) -> list[Row]:
-    """Each stall's share of all stalls, by ratios, or by samples where the report has no ratios.
-
-    Null where some of `every` reason are missing: the largest of a few is not the largest.
-    """
-    found = {
-        by: {row["reason"]: row[by] for row in rows if row[by] is not None}
-        for by in ("ratio", "samples")
-    }
-    values = next((values for by, values in found.items() if values.keys() >= every[by]), {})
-    stalls = {
-        row["reason"]: values[row["reason"]]
-        for row in rows
-        if row["kind"] == "stall" and row["reason"] in values
-    }
-    whole = sum(stalls.values())
-    for row in rows:
-        row["share"] = stalls[row["reason"]] / whole if whole and row["reason"] in stalls else None
-    return rows
-
-
 # --- rules ------------------------------------------------------------------------------------
 
 
@@ -588,3 +505,59 @@ def plain_text(text: str) -> str:
 def _finite(value: Any) -> float | None:
     known = isinstance(value, int | float) and math.isfinite(value)
     return float(value) if known else None
+
+
+# --- what is wrong with the data of one kernel -----------------------------------------------
+
+DURATION = "gpu__time_duration.sum"
+FAILED = "profiling of this kernel failed"
+TENSOR_PIPE = ("tensor_pipe_pct", "tensor_pipe_elapsed_pct")
+TENSOR_WORK = 1.0  # per cent: the pipe takes some FP16 instructions of other kernels too
+TENSOR_BUSY = 10.0  # per cent: it takes no more of those
+# The passes of a launch differ by a fifth at most (recorded reports, from 1.8 µs on); what is misread does by 1000.
+MOST_APART = 10.0
+
+
+def problems_of(
+    kernel: Any, row: Row, metrics: Sequence[Row], points: Collection[str] | None
+) -> Iterator[str]:
+    """Of a `Profiled` of the reader with its row and its metrics; points: the ids that it may be of."""
+    if row["duration_ns"] is None:
+        # Of a kernel that failed the time is there, and no number; an export may just not have it.
+        failed = row["grid_size"] is None and DURATION in kernel.invalid
+        yield f"{FAILED}: no duration and no launch metrics" if failed else "no duration"
+    if row["device"] is None:
+        yield "no device name"
+    for why in dict.fromkeys(kernel.invalid.values()):
+        named = sorted(name for name, reason in kernel.invalid.items() if reason == why)
+        more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+        yield f"{why} in {', '.join(named[:3])}{more}"
+    if points is not None and row["point"] is None:
+        yield "in no NVTX range of the plan"
+    found = {metric["key"]: metric["value"] for metric in metrics}
+    yield from _uncounted(kernel, found)
+    yield from _apart(found)
+
+
+def _uncounted(kernel: Any, found: Row) -> Iterator[str]:
+    """That the tensor pipe worked, and the report does not hold what counts its operations."""
+    busy = max(filter(None, (found.get(key) for key in TENSOR_PIPE)), default=0.0)
+    counted = found.keys() & {"tensor_flops", "tensor_int_ops"}
+    # Zero FLOPs of a busy pipe leave integer operations, which a sweep does not always count.
+    if busy >= TENSOR_BUSY and counted == {"tensor_flops"} and not found["tensor_flops"]:
+        counted = set()
+    if busy >= TENSOR_WORK and not counted:
+        hint = f': ncu --metrics "$(ncuflow counters {kernel.chip})"' if kernel.chip != ANY else ""
+        yield f"tensor operations are not counted, or not all{hint}"
+
+
+def _apart(found: Row) -> Iterator[str]:
+    """That time, clock and cycles cannot all be right."""
+    ns, clock, cycles = (found.get(key) for key in ("duration_ns", "sm_clock_hz", "cycles_elapsed"))
+    if (
+        ns
+        and clock
+        and cycles
+        and not 1 / MOST_APART < (times := ns * 1e-9 * clock / cycles) < MOST_APART
+    ):
+        yield f"duration × SM clock is {times:.3g} times the elapsed cycles: one of the three is wrong"

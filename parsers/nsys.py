@@ -13,22 +13,48 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from ncuflow.io import BadInput, opened, scratch, shown, sniff
 from ncuflow.model import Row
-from ncuflow.parsers import cute, nvtx
-from ncuflow.parsers.nsys_sql import LIMIT, Database, integer
-from ncuflow.parsers.timeline import Dim3, block, grid
-
-KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME = (
-    f"CUPTI_ACTIVITY_KIND_{name}"
-    for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "RUNTIME")
+from ncuflow.parsers import nsys_sql
+from ncuflow.parsers.demangled import cute_name
+from ncuflow.parsers.nsys_sql import LIMIT, Database
+from ncuflow.parsers.timeline import (
+    GRAPH,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    UNSAID,
+    Ints,
+    Launched,
+    Numbered,
+    Timeline,
+    alike,
+    block,
+    grid,
+    key,
+    name,
 )
+
+_OF_KERNEL = (
+    "demangledName", "shortName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
+    "registersPerThread", "staticSharedMemory", "dynamicSharedMemory",
+)  # fmt: skip
+CUPTI = "CUPTI_ACTIVITY_KIND_"
+TABLES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (KERNEL, f"{CUPTI}KERNEL", _OF_KERNEL),
+    (MEMCPY, f"{CUPTI}MEMCPY", ("copyKind", "bytes")),
+    (MEMSET, f"{CUPTI}MEMSET", ("bytes",)),
+    (GRAPH, f"{CUPTI}GRAPH_TRACE", ("graphId",)),
+)
+RUNTIME = f"{CUPTI}RUNTIME"
 COPY_KINDS = {
     1: "Host-to-Device", 2: "Device-to-Host", 3: "Host-to-Array", 4: "Array-to-Host",
     5: "Array-to-Array", 6: "Array-to-Device", 7: "Device-to-Array", 8: "Device-to-Device",
@@ -56,26 +82,40 @@ class Trace:
     problems: list[str] = field(default_factory=list)
 
 
-class RuntimeCall(NamedTuple):
-    """A CUDA call on the host; times in ns."""
-
-    name: str | None
-    start: int
-    end: int
-    thread: int
-
-
 def read(path: str | Path, points: Collection[str] | None = None) -> Trace:
-    """Read an export, plain or `.xz`.
+    """The rows of an export, plain or `.xz`.
 
     points: the ids that NVTX ranges may name; without them a row's point is its outermost range.
     Raises BadInput where the file is no complete export or holds neither GPU work nor ranges.
     """
     called = shown(path)
+    with _database(path, called) as db:
+        return _trace(db, called, points)
+
+
+def read_timeline(path: str | Path) -> Timeline:
+    """An export as columns: of one of gigabytes only these are kept. Raises BadInput where the file is no complete export, or
+    holds no work of a GPU."""
+    called = shown(path)
+    with _database(path, called) as db:
+        timeline = _columns(db, called)
+        timeline.problems = [*(f"nsys: {text}" for text in db.warnings()), *timeline.problems]
+        for start, end, scope, called_range in filter(None, nsys_sql.ranges(db)):
+            if end is not None:
+                timeline.ranges.add(start, end, scope, timeline.names[name(called_range)])
+        timeline.finish()
+        _fit(timeline, db.length_ns(), timeline.ranges.arrays()["start"])
+    if not len(timeline.operations):
+        raise BadInput(called, "an nsys export that holds no operation of a GPU")
+    return timeline
+
+
+@contextlib.contextmanager
+def _database(path: str | Path, called: str) -> Iterator[Database]:
     with opened(path) as unpacked, exported(unpacked, called) as plain:
         db = Database(plain, called)
         try:
-            return _trace(db, called, points)
+            yield db
         finally:
             db.close()
 
@@ -109,168 +149,170 @@ def export_command(program: str, report: Path, sqlite: Path) -> list[str]:
 
 
 def _trace(db: Database, called: str, points: Collection[str] | None) -> Trace:
-    trace = Trace(called, db.version(), db.devices())
-    calls = _calls(db)
-    operations = list(_operations(db, trace.problems))
-    ranges = nvtx.read(db, trace.problems)
-    found = list(_fitting(operations, calls, ranges, db.length_ns()))
-    if len(found) < len(operations):
-        longer = len(operations) - len(found)
-        trace.problems.append(f"{longer} operations longer than the trace were left out")
-    if not found and not ranges and not calls:
+    timeline = _columns(db, called)
+    timeline.once()
+    trace = Trace(called, db.version(), timeline.devices, problems=timeline.problems)
+    ranges = nsys_sql.read_ranges(db, trace.problems)
+    _fit(timeline, db.length_ns(), np.array([one.start for one in ranges], np.int64))
+    if not (len(timeline.operations) or len(timeline.calls) or ranges):
         raise BadInput(called, "an nsys export that holds no CUDA or NVTX event")
-    rows = sorted((row for row, _ in found), key=lambda r: (r["start_ns"], r["end_ns"]))
-    launched = {id(row): calls.get(key) for row, key in found}
-    _attribute(rows, [launched[id(row)] for row in rows], ranges, points)
+    trace.timeline = [*_rows(timeline, ranges, points)]
     for column, keys in GAPS.items():
-        _gaps(rows, column, keys)
-    for index, row in enumerate(rows):
+        _gaps(trace.timeline, column, keys)
+    for index, row in enumerate(trace.timeline):
         row["index"] = index
-    trace.timeline = rows
     trace.ranges = list(_range_rows(ranges, points))
-    trace.problems += _missing(db, calls, {key for _, key in found}, rows, ranges)
+    trace.problems += _missing(db, timeline, trace.timeline, ranges)
     return trace
 
 
 # --- reading the tables -----------------------------------------------------------------------
 
-Key = tuple[int, int | None]
 
-
-def _key(process: Any, correlation: Any) -> Key:
-    """(process, correlation id); exports without globalPid hold one process."""
-    return (integer(process) or 0) & ~nvtx.THREAD, integer(correlation)
-
-
-def _calls(db: Database) -> dict[Key, RuntimeCall]:
-    """CUDA calls by process and correlation id, and by the id alone (process 0) for exports whose
-    operations do not name their process; the first where ids repeat."""
-    calls: dict[Key, RuntimeCall] = {}
-    columns = ("start", "end", "globalTid", "correlationId", "nameId")
-    for start, end, thread, correlation, name in db.rows(RUNTIME, *columns):
-        begins, ends, tid, number = map(integer, (start, end, thread, correlation))
-        if begins is None or ends is None or ends < begins or number is None:
-            continue
-        call = RuntimeCall(without_version(db.string(name)), begins, ends, tid or 0)
-        for process in (call.thread & ~nvtx.THREAD, 0):
-            calls.setdefault((process, number), call)
-    return calls
-
-
-@cache  # of a few dozen names, each called thousands of times
-def without_version(name: str | None) -> str | None:
-    return _VERSION_SUFFIX.sub("", name) if name else None
-
-
-def _operations(db: Database, problems: list[str]) -> Iterator[tuple[Row, Key]]:
-    """Every operation of the GPU with the key of its call. Rows that make no sense, or stand there a
-    second time, are counted in `problems`."""
-    left_out = repeated = 0
-    for kind, table, more in (
-        ("kernel", KERNEL, _KERNEL_COLUMNS),
-        ("memcpy", MEMCPY, ("copyKind", "bytes")),
-        ("memset", MEMSET, ("bytes",)),
-        ("graph", GRAPH, ("graphId",)),
-    ):
-        seen: set[tuple[Any, ...]] = set()
-        for values in db.rows(table, *COMMON, *more):
-            if values in seen:
-                repeated += 1
-                continue
-            seen.add(values)
-            row = _operation(kind, values)
-            if row is None:
-                left_out += 1
-                continue
-            row |= _details(db, kind, values[len(COMMON) :])
-            yield row, _key(values[5], values[4])
+def _columns(db: Database, called: str) -> Timeline:
+    """What ran on the GPUs, and the host's calls. Operations that make no sense are counted in its problems."""
+    version = db.version()
+    timeline = Timeline(called, f"nsys {version}" if version else "nsys", db.devices())
+    processes = Numbered()
+    left_out, one_process = 0, True
+    for kind, table, columns in TABLES:
+        for rows in db.integers(table, *COMMON, *columns):
+            start, end = rows[:, 0], rows[:, 1]
+            usable = (start >= 0) & (end >= start) & (end < LIMIT)
+            left_out += int((~usable).sum())
+            start, end, device, stream, correlation, process, node, *_ = rows[usable].T
+            more = rows[usable][:, len(COMMON) :]
+            one_process = one_process and bool((process < 0).all())
+            where = key(_numbered(process & ~nsys_sql.THREAD, processes), correlation)
+            sized = kind in (MEMCPY, MEMSET)
+            what = _what(db, timeline, kind, more[:, :1] if sized else more)
+            graph = correlation if kind == GRAPH else np.where(node > 0, node, UNSAID)
+            nothing = np.full(len(start), UNSAID)
+            timeline.operations.extend(
+                start, end, what, device, stream, np.where(correlation < 0, UNSAID, where), graph,
+                more[:, -1] if sized else nothing, nothing,
+            )  # fmt: skip
+    for rows in db.integers(RUNTIME, "start", "end", "globalTid", "correlationId", "nameId"):
+        start, end, _, correlation, _ = rows.T
+        rows = rows[(start >= 0) & (end >= start) & (end < LIMIT) & (correlation >= 0)]
+        start, end, thread, correlation, api = rows.T
+        # exports whose operations do not name their process hold one
+        process = np.full(len(start), UNSAID) if one_process else thread
+        where = key(_numbered(process & ~nsys_sql.THREAD, processes), correlation)
+        names, inverse = np.unique(api, return_inverse=True)
+        numbers = [timeline.names[without_version(db.string(int(one))) or ""] for one in names]
+        thread = np.maximum(thread, 0)
+        timeline.calls.extend(start, end, thread, np.array(numbers, np.int64)[inverse], where)
     if left_out:
-        problems.append(f"{left_out} operations without usable times were left out")
-    if repeated:
-        problems.append(f"{repeated} operations stand there twice, and were counted once")
+        timeline.problems.append(f"{left_out} operations without usable times were left out")
+    return timeline
 
 
-def _fitting(
-    operations: list[tuple[Row, Key]],
-    calls: dict[Key, RuntimeCall],
-    ranges: list[nvtx.NvtxRange],
-    length_ns: int | None,
-) -> Iterator[tuple[Row, Key]]:
-    """The operations that are not longer than the trace, shortest first.
+def _numbered(values: Ints, numbers: Numbered) -> Ints:
+    """The number of each value."""
+    found, inverse = np.unique(values, return_inverse=True)
+    return np.array([numbers[int(one)] for one in found], np.int64)[inverse]
+
+
+def _what(db: Database, timeline: Timeline, kind: str, values: Ints) -> Ints:
+    """What the rows have in common, as the timeline numbers it."""
+    first, inverse = alike(values)
+    numbers = [timeline.launched[_launched(db, kind, values[place].tolist())] for place in first]
+    return np.array(numbers, np.int64)[inverse]
+
+
+def _launched(db: Database, kind: str, values: Sequence[int]) -> Launched:
+    if kind != KERNEL:
+        copied = COPY_KINDS.get(values[0], "memcpy") if kind == MEMCPY else kind
+        return Launched(kind, f"CUDA graph {values[0]}" if kind == GRAPH else copied)
+    full, short = db.string(values[0]), db.string(values[1])
+    registers, static, dynamic = (None if one < 0 else one for one in values[8:11])
+    shared = None if static is None or dynamic is None else static + dynamic
+    return Launched(
+        kind, cute_name(name(full or short or "")), grid(values[2:5]), block(values[5:8]), registers,
+        shared, dynamic, cute_name(short or full or "") or None, full,
+    )  # fmt: skip
+
+
+def _fit(timeline: Timeline, length_ns: int | None, range_starts: Ints) -> None:
+    """Leave out the operations that are longer than the trace.
 
     Where an export does not say its length, it is the time from the first to the last of the calls, the ranges'
     starts and the shorter operations; what host and GPU did in it cannot tell below UNSEEN_NS.
     """
-    times = [moment for call in calls.values() for moment in (call.start, call.end)]
-    times += [item.start for item in ranges]
-    first, last = min(times, default=0), max(times, default=LIMIT)
-    for row, key in sorted(operations, key=lambda found: found[0]["duration_ns"]):
-        most = max(last - first, UNSEEN_NS) if length_ns is None else length_ns
-        if row["duration_ns"] <= most:
-            first, last = min(first, row["start_ns"]), max(last, row["end_ns"])
-            yield row, key
+    found, calls = timeline.operations.arrays(), timeline.calls.arrays()
+    lengths = found["end"] - found["start"]
+    most = length_ns
+    if most is None:
+        times = np.concatenate([calls["start"], calls["end"], range_starts])
+        first, last = (int(times.min()), int(times.max())) if len(times) else (0, LIMIT)
+        most = max(last - first, UNSEEN_NS)
+        short = lengths <= most
+        first = int(found["start"][short].min(initial=first))
+        last = int(found["end"][short].max(initial=last))
+        longer = np.flatnonzero(~short)
+        for place in longer[np.argsort(lengths[longer], kind="stable")].tolist():
+            most = max(last - first, UNSEEN_NS)
+            if lengths[place] > most:
+                break
+            first = min(first, int(found["start"][place]))
+            last = max(last, int(found["end"][place]))
+    fits = lengths <= most
+    timeline.operations.keep(fits)
+    if left_out := int((~fits).sum()):
+        timeline.problems.append(f"{left_out} operations longer than the trace were left out")
 
 
-_KERNEL_COLUMNS = (
-    "shortName", "demangledName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
-)  # fmt: skip
+@cache  # of a few dozen names, each called thousands of times
+def without_version(called: str | None) -> str | None:
+    return _VERSION_SUFFIX.sub("", called) if called else None
 
 
-def _operation(kind: str, values: tuple[Any, ...]) -> Row | None:
-    """The columns that all kinds share, from the values of COMMON; None without usable times."""
-    start, end, device, stream, _, _, node = values[: len(COMMON)]
-    begins, ends = integer(start), integer(end)
-    if begins is None or ends is None or not 0 <= begins <= ends:
-        return None
-    return {
-        "kind": kind,
-        "start_ns": begins,
-        "end_ns": ends,
-        "duration_ns": ends - begins,
-        "device": integer(device),
-        "stream": integer(stream),
-        "graph": kind == "graph" or bool(integer(node)),
-    }
+# --- rows -------------------------------------------------------------------------------------
 
 
-def _details(db: Database, kind: str, values: tuple[Any, ...]) -> Row:
-    if kind == "kernel":
-        short, demangled = db.string(values[0]), db.string(values[1])
-        sizes = {"grid": _dim3(grid, *values[2:5]), "block": _dim3(block, *values[5:8])}
-        name = cute.called(short or demangled or "") or None
-        return {"name": name, "demangled": demangled, **sizes}
-    if kind == "memcpy":
-        return {"name": COPY_KINDS.get(values[0], "memcpy"), "bytes": integer(values[1])}
-    if kind == "memset":
-        return {"name": "memset", "bytes": integer(values[0])}
-    return {"name": f"CUDA graph {integer(values[0])}"}
+def _rows(
+    timeline: Timeline, ranges: list[nsys_sql.NvtxRange], points: Collection[str] | None
+) -> Iterator[Row]:
+    """Every operation by its start, with its call, the ranges open there, the point and its repeat."""
+    columns = timeline.rows
+    of = [_of_launched(one) for one in timeline.kinds]
+    moments = zip(columns["thread"].tolist(), columns["call"].tolist(), strict=True)
+    open_ranges = nsys_sql.open_at(ranges, moments)
+    for values, around in zip(_by_row(columns), open_ranges, strict=True):
+        start, end, what, device, stream, graph, size, call, called, api = values
+        kind, own = of[what]
+        point = nsys_sql.point_range(around, points)
+        known = call != UNSAID
+        yield {
+            "kind": kind, "start_ns": start, "end_ns": end, "duration_ns": end - start,
+            "device": _said(device), "stream": _said(stream), "graph": graph != UNSAID, **own,
+            **({"bytes": _said(size)} if kind in (MEMCPY, MEMSET) else {}),
+            "api_name": (timeline.texts[api] or None) if known else None,
+            "api_start_ns": call if known else None,
+            "api_duration_ns": called - call if known else None,
+            "nvtx": "/".join(item.name for item in around) or None,
+            "point": point.name if point else None,
+            "launch": point.number if point else None,
+        }  # fmt: skip
 
 
-@lru_cache(maxsize=4096, typed=True)  # a sweep launches a few shapes, thousands of times
-def _dim3(of: Callable[[Any], Dim3 | None], *values: Any) -> str | None:
-    found = of(values)
-    return ",".join(map(str, found)) if found else None
+def _by_row(columns: dict[str, Ints]) -> Iterator[tuple[int, ...]]:
+    names = ("start", "end", "what", "device", "stream", "graph", "bytes", "call", "called", "api")
+    return zip(*(columns[one].tolist() for one in names), strict=True)
 
 
-# --- attribution and gaps ---------------------------------------------------------------------
+def _of_launched(one: Launched) -> tuple[str, Row]:
+    if one.kind != KERNEL:
+        return one.kind, {"name": one.name}
+    sizes = ((one.grid and ",".join(map(str, one.grid))), (one.block and ",".join(map(str, one.block))))  # fmt: skip
+    return one.kind, {
+        "name": one.function, "demangled": one.demangled, "grid": sizes[0], "block": sizes[1],
+    }  # fmt: skip
 
 
-def _attribute(
-    rows: list[Row],
-    calls: list[RuntimeCall | None],
-    ranges: list[nvtx.NvtxRange],
-    points: Collection[str] | None,
-) -> None:
-    """Put the call, the open ranges, the point and its repeat into each row."""
-    moments = [(call.thread, call.start) if call else (-1, -1) for call in calls]
-    for row, call, open_ranges in zip(rows, calls, nvtx.open_at(ranges, moments), strict=True):
-        row["api_name"] = call.name if call else None
-        row["api_start_ns"] = call.start if call else None
-        row["api_duration_ns"] = call.end - call.start if call else None
-        point = nvtx.point_range(open_ranges, points)
-        row["nvtx"] = "/".join(item.name for item in open_ranges) or None
-        row["point"] = point.name if point else None
-        row["launch"] = point.number if point else None
+def _said(value: int) -> int | None:
+    return None if value < 0 else value
 
 
 def _gaps(rows: list[Row], column: str, keys: tuple[str, ...]) -> None:
@@ -288,11 +330,11 @@ def _gaps(rows: list[Row], column: str, keys: tuple[str, ...]) -> None:
         ends[key] = row["end_ns"] if before is None else max(before, row["end_ns"])
 
 
-def _range_rows(ranges: list[nvtx.NvtxRange], points: Collection[str] | None) -> Iterator[Row]:
+def _range_rows(ranges: list[nsys_sql.NvtxRange], points: Collection[str] | None) -> Iterator[Row]:
     moments = [(item.scope, item.start) for item in ranges]
-    for item, around in zip(ranges, nvtx.open_at(ranges, moments), strict=True):
-        own = [other for other in around if other is item or nvtx.encloses(other, item)]
-        point = nvtx.point_range(own, points)
+    for item, around in zip(ranges, nsys_sql.open_at(ranges, moments), strict=True):
+        own = [other for other in around if other is item or nsys_sql.encloses(other, item)]
+        point = nsys_sql.point_range(own, points)
         yield {
             "name": item.name,
             "point": point.name if point else None,
@@ -303,11 +345,7 @@ def _range_rows(ranges: list[nvtx.NvtxRange], points: Collection[str] | None) ->
 
 
 def _missing(
-    db: Database,
-    calls: dict[Key, RuntimeCall],
-    seen: set[Key],
-    rows: list[Row],
-    ranges: list[nvtx.NvtxRange],
+    db: Database, timeline: Timeline, rows: list[Row], ranges: list[nsys_sql.NvtxRange]
 ) -> Iterator[str]:
     """What a reader of the rows should know is not in them."""
     yield from (f"nsys: {text}" for text in db.warnings())
@@ -316,19 +354,20 @@ def _missing(
         yield "the trace holds no kernels"
     if "graph" in kinds:
         yield f"{kinds.count('graph')} CUDA graphs traced as a whole: their kernels are not listed"
-    for name, what in (
+    for column, what in (
         ("device", "GPU: no gap is known"),
         ("stream", "stream: no gap within one is known"),
     ):
-        if unsaid := sum(1 for row in rows if row[name] is None):
+        if unsaid := sum(1 for row in rows if row[column] is None):
             yield f"{unsaid} operations without a {what}"
     if not ranges:
         yield "the trace holds no NVTX ranges"
     lost = sum(1 for row in rows if row["api_start_ns"] is None)
     if lost:
         yield f"{lost} operations without the CUDA call that launched them: in no range"
-    heard = {id(calls[key]) for key in seen if key in calls}
-    every = {id(call): call for call in calls.values() if _LAUNCH.match(call.name or "")}
-    silent = len(every.keys() - heard)
+    calls = timeline.calls.arrays()
+    launches = [n for n, text in enumerate(timeline.texts) if _LAUNCH.match(text)]
+    launching = np.unique(calls["key"][np.isin(calls["name"], launches)])
+    silent = int((~np.isin(launching, timeline.operations.arrays()["key"])).sum())
     if silent:
         yield f"{silent} kernel launches without a kernel: captured into a graph, or not recorded"

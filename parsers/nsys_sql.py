@@ -1,4 +1,4 @@
-"""The SQLite export of nsys, with the differences between its versions smoothed out.
+"""The SQLite export of nsys, with the differences between its versions smoothed out, and its NVTX ranges.
 
 Tables and columns come and go between nsys 2021 and 2026: an absent table has no rows, an absent
 column is None in each of them. A value of another type than it should be is None as well.
@@ -7,7 +7,10 @@ column is None in each of them. A value of another type than it should be is Non
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,36 +53,30 @@ class Database:
     def close(self) -> None:
         self._connection.close()
 
-    def _query(self, sql: str) -> list[tuple[Any, ...]]:
+    @contextmanager
+    def _damage(self) -> Iterator[None]:
         try:
-            return self._connection.execute(sql).fetchall()
+            yield
         except sqlite3.Error as error:
             raise BadInput(self.name, f"a damaged SQLite database ({error})") from None
         except UnicodeDecodeError:  # SQLite's own message quotes the damaged bytes
             raise BadInput(self.name, "a damaged SQLite database") from None
+
+    def _query(self, sql: str) -> list[tuple[Any, ...]]:
+        with self._damage():
+            return self._connection.execute(sql).fetchall()
 
     def columns(self, table: str) -> set[str]:
         """Column names of a table; none where it is absent."""
         return {str(row[1]) for row in self._query(f'PRAGMA table_info("{table}")')}
 
     def rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """The columns of a table's rows, in rowid order."""
-        if table not in self.tables:
-            return iter(())
-        known = self.columns(table)
-        picked = ", ".join(f'"{c}"' if c in known else "NULL" for c in columns)
-        return iter(self._query(f'SELECT {picked} FROM "{table}"'))
-
-    def stream(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """As ``rows``, of which not all are in memory at once."""
-        if table not in self.tables:
-            return
-        known = self.columns(table)
-        picked = ", ".join(f'"{c}"' if c in known else "NULL" for c in columns)
-        try:
-            yield from self._connection.execute(f'SELECT {picked} FROM "{table}"')
-        except (sqlite3.Error, UnicodeDecodeError):
-            raise BadInput(self.name, "a damaged SQLite database") from None
+        """The columns of a table's rows, in rowid order; not all are in memory at once."""
+        if table in self.tables:
+            known = self.columns(table)
+            picked = ", ".join(f'"{c}"' if c in known else "NULL" for c in columns)
+            with self._damage():
+                yield from self._connection.execute(f'SELECT {picked} FROM "{table}"')
 
     def integers(self, table: str, *columns: str) -> Iterator[NDArray[np.int64]]:
         """The columns as arrays of [rows, columns], of not all rows at once; -1 is what is absent or no whole number."""
@@ -88,12 +85,10 @@ class Database:
         known = self.columns(table)
         whole = (f'CASE typeof("{c}") WHEN \'integer\' THEN "{c}" ELSE -1 END' for c in columns)
         picked = [one if c in known else "-1" for c, one in zip(columns, whole, strict=True)]
-        try:
+        with self._damage():
             cursor = self._connection.execute(f'SELECT {", ".join(picked)} FROM "{table}"')
             while rows := cursor.fetchmany(BATCH):
                 yield np.array(rows, np.int64)
-        except (sqlite3.Error, UnicodeDecodeError):
-            raise BadInput(self.name, "a damaged SQLite database") from None
 
     def string(self, identifier: Any) -> str | None:
         """The text of a StringIds reference."""
@@ -155,3 +150,100 @@ def _check_size(path: Path, name: str) -> None:
     size, want = path.stat().st_size, pages * (65536 if page == 1 else page)
     if header[24:28] == header[92:96] and size < want:
         raise BadInput(name, f"a truncated SQLite database ({size} of {want} bytes)")
+
+
+# --- NVTX ranges, and which of them were open when something happened ------------------------
+
+PUSH_POP, START_END = (59, 70), (60, 71)
+THREAD = 0xFFFFFF  # the thread's part of a globalTid; the rest is the process
+
+
+@dataclass(frozen=True)
+class NvtxRange:
+    """One range. `start`, `end` in ns (end None: never closed); `scope` is what it holds for: a
+    thread for push/pop, a process for start/end; `number` counts the ranges of its name."""
+
+    name: str
+    start: int
+    end: int | None
+    scope: int
+    number: int
+
+
+def ranges(db: Database) -> Iterator[tuple[int, int | None, int, str] | None]:
+    """(start, end, scope, name) of each named range, its end None where it was never closed; None for one with impossible
+    times."""
+    columns = ("start", "end", "eventType", "text", "textId", "globalTid")
+    for start, end, kind, text, identifier, thread in db.rows("NVTX_EVENTS", *columns):
+        name = text if isinstance(text, str) and text else db.string(identifier)
+        begins, ends, tid = integer(start), integer(end), integer(thread) or 0
+        if name is None or kind not in PUSH_POP + START_END:
+            continue
+        usable = begins is not None and begins >= 0 and (ends is None or ends >= begins)
+        yield (begins, ends, tid if kind in PUSH_POP else tid & ~THREAD, name) if usable else None  # type: ignore[misc]
+
+
+def read_ranges(db: Database, problems: list[str]) -> list[NvtxRange]:
+    """All named ranges, by start; of those that start together, the longer first.
+
+    Ranges with impossible times are counted in `problems`.
+    """
+    every = list(ranges(db))
+    found = [one for one in every if one]
+    if left_out := len(every) - len(found):
+        problems.append(f"{left_out} NVTX ranges without usable times were left out")
+    found.sort(key=lambda r: (r[0], -_end(r[1])))
+    counts = Counter[str]()
+    out = []
+    for start, end, scope, name in found:
+        out.append(NvtxRange(name, start, end, scope, counts[name]))
+        counts[name] += 1
+    return out
+
+
+def _end(end: int | None) -> int:
+    return 1 << 62 if end is None else end
+
+
+def open_at(
+    ranges: Iterable[NvtxRange], moments: Iterable[tuple[int, int]]
+) -> list[list[NvtxRange]]:
+    """For each (thread, time) the ranges open then, outermost first (process, then thread)."""
+    listed = list(moments)
+    by_scope: dict[int, list[NvtxRange]] = defaultdict(list)
+    for item in ranges:
+        by_scope[item.scope].append(item)
+    found: list[list[NvtxRange]] = [[] for _ in listed]
+    wanted: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for index, (thread, time) in enumerate(listed):
+        for scope in dict.fromkeys((thread & ~THREAD, thread)):
+            wanted[scope].append((time, index))
+    for scope in sorted(wanted):  # a process's number is below those of its threads
+        _sweep(by_scope.get(scope, []), sorted(wanted[scope]), found)
+    return found
+
+
+def _sweep(
+    ranges: list[NvtxRange], moments: list[tuple[int, int]], found: list[list[NvtxRange]]
+) -> None:
+    """One pass over time: ranges open as their start is reached, drop behind their end."""
+    position = 0
+    active: list[NvtxRange] = []
+    for time, index in moments:
+        while position < len(ranges) and ranges[position].start <= time:
+            active.append(ranges[position])
+            position += 1
+        active = [item for item in active if _end(item.end) >= time]
+        found[index] += active
+
+
+def encloses(outer: NvtxRange, inner: NvtxRange) -> bool:
+    """`outer` began before `inner` and was still open at its end."""
+    return outer.start <= inner.start and _end(outer.end) >= _end(inner.end)
+
+
+def point_range(open_ranges: list[NvtxRange], points: Collection[str] | None) -> NvtxRange | None:
+    """The range that names the point: innermost of the plan, or without a plan the outermost."""
+    if points is None:
+        return open_ranges[0] if open_ranges else None
+    return next((item for item in reversed(open_ranges) if item.name in points), None)

@@ -29,7 +29,8 @@ MOST_BLOCKS, MOST_THREADS = ((1 << 31) - 1, 1 << 16, 1 << 16), 1024  # of a grid
 
 class Launched(NamedTuple):
     """What operations have in common. name: a kernel's with its template arguments, a copy's direction; registers of a
-    thread; shared: bytes of a block's shared memory; dynamic: of these, those that the launch asked for."""
+    thread; shared: bytes of a block's shared memory; dynamic: of these, those that the launch asked for; function,
+    demangled: of a kernel, its names as nsys wrote them."""
 
     kind: str
     name: str
@@ -38,6 +39,8 @@ class Launched(NamedTuple):
     registers: int | None = None
     shared: int | None = None
     dynamic: int | None = None
+    function: str | None = None
+    demangled: str | None = None
 
 
 class Operator(NamedTuple):
@@ -77,17 +80,18 @@ class Columns:
         for place in range(self._names.index(name), len(self._values), len(self._names)):
             self._values[place] = numbers.get(self._values[place], UNSAID)
 
+    def keep(self, kept: NDArray[np.bool_]) -> None:
+        """Leave out the other rows."""
+        if not kept.all():
+            self._values = array("q", self._rows()[kept].tobytes())
+
     def once(self) -> int:
         """Leave one of rows that are alike in every column; how many are left out."""
         rows = self._rows()
-        factors = np.random.default_rng(0).integers(1, 1 << 62, len(self._names), np.int64)
-        _, first, inverse = np.unique(
-            (rows * factors).sum(axis=1), return_index=True, return_inverse=True
-        )
+        first, inverse = alike(rows)
         again = np.flatnonzero(first[inverse] != np.arange(len(rows)))
         again = again[(rows[again] == rows[first[inverse[again]]]).all(axis=1)]
-        if len(again):
-            self._values = array("q", np.delete(rows, again, axis=0).tobytes())
+        self.keep(~np.isin(np.arange(len(rows)), again))
         return len(again)
 
     def _rows(self) -> Ints:
@@ -99,6 +103,15 @@ class Columns:
     def arrays(self) -> dict[str, Ints]:
         columns = np.ascontiguousarray(self._rows().T)
         return dict(zip(self._names, columns, strict=True))
+
+
+def alike(rows: Ints) -> tuple[Ints, Ints]:
+    """(place of the first of each kind of rows, kind of each row). Rows are told apart by a sum of their columns, each times a
+    number of 62 bits of its own: two that differ have the same one once in 2^62."""
+    factors = np.random.default_rng(0).integers(1, 1 << 62, rows.shape[1], np.int64)
+    sums = (rows * factors).sum(axis=1)
+    _, first, inverse = np.unique(sums, return_index=True, return_inverse=True)
+    return first, inverse
 
 
 class Numbered(dict[Any, int]):
@@ -125,15 +138,19 @@ class Timeline:
     calls: Columns = field(default_factory=lambda: Columns(CALL))
     ranges: Columns = field(default_factory=lambda: Columns(RANGE))
 
-    def finish(self) -> None:
+    def once(self) -> None:
         """Leave out what stands there twice, once all is read."""
         if repeated := self.operations.once():
             self.problems.append(f"{repeated} operations stand there twice, and were counted once")
         self.calls.once()
         self.ranges.once()
+
+    def finish(self) -> None:
+        """As ``once``; and what does not say its GPU ran on the only one."""
+        self.once()
         devices = self.operations.arrays()["device"]
         known = {*self.devices, *devices[devices != UNSAID].tolist()}
-        if len(known) == 1:  # what does not say its GPU ran on the only one
+        if len(known) == 1:
             self.operations.number("device", dict.fromkeys((UNSAID, *known), *known))
 
     @cached_property

@@ -1,7 +1,7 @@
 """What torch's profiler wrote (JSON, plain or .gz) → a timeline.
 
 An event at a time is decoded: a trace of gigabytes takes the memory of what ran on the GPU. Stacks of Python are
-passed over, but for FlashInfer's plan().
+skipped, but for FlashInfer's plan().
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from ncuflow.io import MOST_UNPACKED, BadInput, clean, opened, shown, sniff
-from ncuflow.parsers import cute
+from ncuflow.parsers import demangled
 from ncuflow.parsers.timeline import (  # fmt: skip
     KERNEL,
     MEMCPY,
@@ -49,12 +49,6 @@ _OPERATORS = {"cpu_op", "Operator"}
 _DEVICES, _ROC = "deviceProperties", "roctracer_version"
 FURTHEST_US = 1 << 52  # of a time; beyond it ns are no longer whole numbers of 64 bits
 MOST_OPERATORS = 4_000_000  # of whose shapes it is remembered which kernel they are of
-
-
-def is_torch(path: str | Path) -> bool:
-    """Whether a file is JSON, packed or not, as torch's profiler and others write traces."""
-    kind = sniff(path)[0]
-    return kind in ("json", "gzip")
 
 
 def read(path: str | Path) -> Timeline:
@@ -271,7 +265,7 @@ def _operation(event: dict[str, Any], kind: str, timeline: Timeline, names: dict
         called = name(event["name"])
         if kind == KERNEL:
             one = Launched(
-                kind, cute.called(called), grid(args.get("grid")), block(args.get("block")),
+                kind, demangled.cute_name(called), grid(args.get("grid")), block(args.get("block")),
                 _whole(args.get("registers per thread")), _whole(shared),
             )  # fmt: skip
         else:

@@ -34,8 +34,7 @@ from ncuflow.io import clean, read_as, read_json, write_text
 from ncuflow.model import TABLES
 from ncuflow.parsers import timing
 from ncuflow.parsers.breakdown import UNITS
-from ncuflow.parsers.chips import ANY, CHIPS
-from ncuflow.parsers.registry import GROUPS, METRICS, Metric, Sources, counters
+from ncuflow.parsers.registry import ANY, CHIPS, GROUPS, METRICS, Metric, Sources, counters
 from ncuflow.parsers.schema import row, schema
 from ncuflow.parsers.stalls import STALL_REASONS, StallReason
 from ncuflow.record import Strict
@@ -101,7 +100,7 @@ def chips() -> str:
         lacks = [f"`{key}`" for key, metric in METRICS.items() if not metric.candidates(name)]
         capabilities = ", ".join(chip.capabilities)
         rows.append(
-            f"| `{name}` | {chip.gpus} | {capabilities} | {len(asked)} | {passes} | {', '.join(lacks)} |"
+            f"| `{name}` | {chip.products} | {capabilities} | {len(asked)} | {passes} | {', '.join(lacks)} |"
         )
     return _rows("chip | GPUs | compute capability | counters | passes | not counted there", rows)
 

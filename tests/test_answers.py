@@ -15,7 +15,7 @@ import pytest
 from conftest import ROOT, some
 
 from ncuflow.cli import SILENT, USER, dispatch
-from ncuflow.findings import lineage, recorded
+from ncuflow.findings import lineage, locate
 from ncuflow.trial.record import ChangeRecord, Relative, Trial, TrialTiming
 from scripts import docs
 
@@ -33,8 +33,8 @@ GPU_LESS = ("try", "search")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of decode, of two recordings, and a comparison that has a slow-down."""
     folder = tmp_path_factory.mktemp("outputs")
-    recorded.write(RECORDING, ["decode"], folder)
-    recorded.write(ROOT / "recordings/h100/0.7.2/default", ["decode"], folder / "h100")
+    locate.make_results(RECORDING, ["decode"], folder)
+    locate.make_results(ROOT / "recordings/h100/0.7.2/default", ["decode"], folder / "h100")
     sides = [
         ROOT / f"recordings/{name}"
         for name in ("h200/0.6.18/baseline", "h200/0.6.18/planted-slow-downs")

@@ -13,7 +13,7 @@ from ncuflow.cli import dispatch
 from ncuflow.evidence import manifest
 from ncuflow.evidence.reportscrub import messages, private_spans, scrub_report, scrubbed
 from ncuflow.io import dump_json, read_json, write_json
-from ncuflow.parsers import listing
+from ncuflow.parsers import lines
 from ncuflow.process import CaptureError
 
 RECORDED = Path(__file__).parents[1] / "recordings/h200/0.7.2/default"
@@ -108,7 +108,7 @@ def recording(tmp_path: Path) -> Path:
         (batch / f"{name}.ncu-rep.xz").write_bytes(lzma.compress(report))
     report = lzma.decompress((batch / "sweep.ncu-rep.xz").read_bytes())
     listed = {"sha256": hashlib.sha256(report).hexdigest(), "kernels": ["/work/fi/inc/x.h"]}
-    listing.place(batch / "sweep.ncu-rep").write_bytes(packed_if(listed, listing.SUFFIX))
+    lines.listing_path(batch / "sweep.ncu-rep").write_bytes(packed_if(listed, lines.LISTING_SUFFIX))
     made = {"name": "r", "targets": {"decode": {"b1a2b3c4d": ["decode/x"]}}, "kept": "as it is"}
     write_json(folder / manifest.FILE, made | {"files": manifest.checksums(folder)})
     return folder
@@ -136,7 +136,7 @@ def test_a_recording_is_masked_and_still_matches(recording: Path, capsys) -> Non
     after = lzma.decompress((batch / "sweep.ncu-rep.xz").read_bytes())
     assert after == lzma.decompress(before).replace(b"/work/fi/inc", b"/xxxx/xx/inc")
     assert (batch / "deep.ncu-rep.xz").read_bytes() == untouched
-    listed = read_json(listing.place(batch / "sweep.ncu-rep"))
+    listed = read_json(lines.listing_path(batch / "sweep.ncu-rep"))
     assert listed == {"sha256": hashlib.sha256(after).hexdigest(), "kernels": ["/xxxx/xx/inc/x.h"]}
     manifest.read(recording)  # matches
     assert read_json(recording / manifest.FILE)["kept"] == "as it is"

@@ -9,7 +9,7 @@ import pytest
 from conftest import some
 
 from ncuflow.findings import choices
-from ncuflow.findings.choices import prices, summary
+from ncuflow.findings.choices import effects, summary
 from ncuflow.target.contract import Choice, known, load
 
 LAUNCHES = (("eager", 12.0), ("graph", 3.0))
@@ -39,7 +39,7 @@ def test_pairs_agree_in_all_other_parameters():
         point({"batch": 3, "cores": "tensor"}, 30.0),
         point({"batch": 2, "cores": "tensor"}, 30.0, status="wrong"),
     ]}  # fmt: skip
-    (found,) = prices(CORES, results)
+    (found,) = effects(CORES, results)
     assert (found.base, found.other, found.change) == (10.0, 8.0, pytest.approx(-0.2))
     assert found.fixed == (("batch", 1),)
     assert found.verdict == "not tested"  # no launches in this evidence
@@ -51,7 +51,7 @@ def test_a_ragged_layout_has_no_page_size_to_agree_in():
         point({"layout": "paged", "page_size": 16}, 10.0),
         point({"layout": "ragged", "page_size": 1}, 9.0),
     ]}  # fmt: skip
-    assert len(prices(layout, results)) == 1
+    assert len(effects(layout, results)) == 1
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_difference_is_tested_on_the_launches(a, b, verdict):
         point({"cores": "cuda"}, a, spread(a, seed=1)),
         point({"cores": "tensor"}, b, spread(b, seed=2)),
     ]}  # fmt: skip
-    assert prices(CORES, results)[0].verdict == verdict
+    assert effects(CORES, results)[0].verdict == verdict
 
 
 def test_the_host_time_of_a_launch_is_tested_on_its_calls():
@@ -70,7 +70,7 @@ def test_the_host_time_of_a_launch_is_tested_on_its_calls():
     points = [point({"launch": how}, 50.0, host_launch_us=us) for how, us in LAUNCHES]
     for entry, (_, us) in zip(points, LAUNCHES, strict=True):
         entry["samples"]["host_us"] = spread(us)
-    by_metric = {p.metric: p for p in prices(launch, {"points": points})}
+    by_metric = {p.metric: p for p in effects(launch, {"points": points})}
     assert by_metric["host_launch_us"].verdict == "differs"
     assert by_metric["host_launch_us"].change == pytest.approx(-0.75)
 
@@ -81,7 +81,7 @@ def test_what_repeated_captures_cannot_tell_apart_is_noise_however_tight_the_lau
         point({"cores": "tensor"}, 105.0, spread(105.0, seed=2)),
     ]
     floors = {"time_cold_us": {"floor": 0.06, "n": 2, "points": 2, "how": "repeats"}}
-    assert prices(CORES, {"points": points, "noise": floors})[0].verdict == "within noise"
+    assert effects(CORES, {"points": points, "noise": floors})[0].verdict == "within noise"
 
 
 def turns(base, other, a, b, seed=5):
@@ -100,7 +100,7 @@ def test_a_pair_timed_in_turns_decides_over_the_two_points_own_series():
     ]
     pair = turns("decode/cuda", "decode/tensor", 100.0, 90.0)
     floors = {"time_cold_us": {"floor": 0.7}}
-    (found,) = prices(CORES, {"points": points, "pairs": [pair], "noise": floors})
+    (found,) = effects(CORES, {"points": points, "pairs": [pair], "noise": floors})
     assert (found.base, found.other, found.in_turns) == (100.0, 90.0, True)
     assert found.verdict == "differs"  # the floor between runs is not that of a pair
     assert found.low < -0.1 < found.high < 0
@@ -109,11 +109,11 @@ def test_a_pair_timed_in_turns_decides_over_the_two_points_own_series():
 def test_a_pair_is_held_against_pairs_of_a_point_with_itself():
     points = [point({"cores": "cuda"}, 100.0), point({"cores": "tensor"}, 100.0)]
     pairs = [turns("decode/cuda", "decode/tensor", 100.0, 97.0), turns("x", "x", 100.0, 104.0)]
-    (found,) = prices(CORES, {"points": points, "pairs": pairs})
+    (found,) = effects(CORES, {"points": points, "pairs": pairs})
     assert found.floor == pytest.approx(0.04)
     assert found.verdict == "within noise" and found.low < 0 < found.high
     pairs[1]["sides"] = []  # it was not timed
-    (found,) = prices(CORES, {"points": points, "pairs": pairs})
+    (found,) = effects(CORES, {"points": points, "pairs": pairs})
     assert found.floor is None and found.verdict == "differs"
 
 
@@ -123,7 +123,7 @@ def test_a_pair_that_could_not_be_timed_leaves_the_points_own_series():
         point({"cores": "tensor"}, 150.0, spread(150.0, seed=2)),
     ]
     pair = turns("decode/cuda", "decode/tensor", 1.0, 2.0) | {"status": "wrong", "sides": []}
-    (found,) = prices(CORES, {"points": points, "pairs": [pair]})
+    (found,) = effects(CORES, {"points": points, "pairs": [pair]})
     assert (found.base, found.in_turns) == (100.0, False)
 
 
@@ -141,7 +141,7 @@ def test_a_pair_whose_hot_launches_were_timed_one_by_one_prices_no_hot_time(grou
         "status": "ok",
         "sides": [side, side | {"hot_us": 2.1}],
     }
-    (found,) = prices(pdl, {"points": points, "pairs": [pair]})
+    (found,) = effects(pdl, {"points": points, "pairs": [pair]})
     assert (found.in_turns, found.base) == (in_turns, base)
 
 
@@ -150,7 +150,7 @@ def test_few_samples_are_no_test():
         point({"cores": "cuda"}, 100.0, [100.0] * 7),
         point({"cores": "tensor"}, 200.0, [200.0] * 30),
     ]
-    (found,) = prices(CORES, {"points": points})
+    (found,) = effects(CORES, {"points": points})
     assert (found.p, found.low, found.verdict) == (None, None, "not tested")
 
 
@@ -161,7 +161,7 @@ def test_summary_ranges_over_all_pairs():
         point({"batch": 3, "cores": "cuda"}, 100.0, spread(100.0, seed=8)),
         point({"batch": 3, "cores": "tensor"}, 100.0, spread(100.0, seed=9)),
     ]}  # fmt: skip
-    found = summary(prices(CORES, results))
+    found = summary(effects(CORES, results))
     assert (found["pairs"], found["differs"], found["within"]) == (3, 2, 1)
     assert (found["least"], found["most"]) == (pytest.approx(-0.5), pytest.approx(0.5))
     assert found["median"] is None  # some gain, others lose
@@ -169,8 +169,8 @@ def test_summary_ranges_over_all_pairs():
     assert summary([]) is None
 
 
-def pair(change: float, verdict: str = "differs", **fixed: object) -> choices.Price:
-    return choices.Price(
+def pair(change: float, verdict: str = "differs", **fixed: object) -> choices.Effect:
+    return choices.Effect(
         "time_cold_us", "a", "b", tuple(fixed.items()), 1.0, 1 + change, change, verdict=verdict
     )
 
@@ -191,15 +191,15 @@ def pair(change: float, verdict: str = "differs", **fixed: object) -> choices.Pr
     ],
 )  # fmt: skip
 def test_pairs_that_fare_unlike_are_parted_by_the_parameter_that_decides(
-    pairs: list[choices.Price], parts: list[str]
+    pairs: list[choices.Effect], parts: list[str]
 ) -> None:
     found = choices.divided(pairs)
     assert [part.where for part in found] == parts
-    assert sorted(p.change for part in found for p in part.prices) == sorted(
+    assert sorted(p.change for part in found for p in part.effects) == sorted(
         p.change for p in pairs
     )
     if len(parts) == 2:
-        assert {p.change > 0 for p in choices.with_a_change(found[0].prices)} == {False}
+        assert {p.change > 0 for p in choices.with_a_change(found[0].effects)} == {False}
 
 
 def test_a_base_that_needs_a_launch_before_its_own_has_the_time_of_both() -> None:
@@ -208,8 +208,8 @@ def test_a_base_that_needs_a_launch_before_its_own_has_the_time_of_both() -> Non
         point({"variant": name, "n": 1}, us, spread(us))
         for name, us in (("probs", 44.0), ("logits", 50.0))
     ]
-    assert prices(draw, {"points": points}) == []  # what goes before was not measured
-    (found,) = prices(draw, {"points": [*points, point({"variant": "softmax", "n": 1}, 71.0)]})
+    assert effects(draw, {"points": points}) == []  # what goes before was not measured
+    (found,) = effects(draw, {"points": [*points, point({"variant": "softmax", "n": 1}, 71.0)]})
     assert (found.base, found.other, found.verdict) == (115.0, 50.0, "differs")
 
 
@@ -238,7 +238,7 @@ def test_a_threefold_gain_is_as_far_from_noise_as_a_threefold_loss():
             point({"cores": "cuda", **MHA}, a, spread(a, seed=1)),
             point({"cores": "tensor", **MHA}, b, spread(b, seed=2)),
         ]}  # fmt: skip
-        assert prices(CORES, results)[0].verdict == verdict
+        assert effects(CORES, results)[0].verdict == verdict
 
 
 def test_one_query_head_a_kv_head_and_gqa_are_choices_of_their_own():
@@ -246,7 +246,7 @@ def test_one_query_head_a_kv_head_and_gqa_are_choices_of_their_own():
     for kv_heads, key in ((32, "cores"), (8, "cores_grouped")):
         heads = {"qo_heads": 32, "kv_heads": kv_heads, "backend": "auto"}
         results = {"points": [point({"cores": c, **heads}, 9.0) for c in ("cuda", "tensor")]}
-        found = {name: len(prices(by_key[name], results)) for name in ("cores", "cores_grouped")}
+        found = {name: len(effects(by_key[name], results)) for name in ("cores", "cores_grouped")}
         assert found == {"cores": 0, "cores_grouped": 0} | {key: 1}
 
 
@@ -256,23 +256,22 @@ def test_offsets_pair_with_position_ids_of_any_batch():
         point({"variant": "rope_pos_ids", "batch": 1, "tokens": 64}, 10.0),
         point({"variant": "rope", "batch": 4, "tokens": 64}, 38.0),
     ]}  # fmt: skip
-    (found,) = prices(positions, results)
+    (found,) = effects(positions, results)
     assert found.change == pytest.approx(2.8)
 
 
 def test_a_change_whose_interval_holds_no_change_is_within_noise():
     # The launches tell the sides apart, the floor between runs does not.
     samples = ((99.0, 99.5, 100.0, 100.5, 101.0) * 4, (102.0, 102.5, 103.0, 103.5, 104.0) * 4)
-    price = choices.Price("time_cold_us", "a", "b", (), 100.0, 103.0, 0.03, floor=0.0299)
-    found = choices._judged(price, *choices._tested([samples]))
+    effect = choices.Effect("time_cold_us", "a", "b", (), 100.0, 103.0, 0.03, floor=0.0299)
+    found = choices._judged(effect, *choices._tested([samples]))
     assert found.p is not None and found.p < 0.01 and abs(found.change) > 0.0299
     assert found.low is not None and found.high is not None and found.low < 0 < found.high
-    assert found.verdict == "within noise" and found.by_floor
-    assert not choices._judged(
-        replace(price, floor=0.01), *choices._tested([samples])
-    ).by_floor  # differs
-    alike = choices._judged(replace(price, floor=None), (0.3, -0.1, 0.1))
-    assert alike.verdict == "within noise" and not alike.by_floor
+    assert found.verdict == "within noise"
+    surely = choices._judged(replace(effect, floor=0.01), *choices._tested([samples]))
+    assert surely.verdict == "differs"
+    alike = choices._judged(replace(effect, floor=None), (0.3, -0.1, 0.1))
+    assert alike.verdict == "within noise"
 
 
 LAUNCHED = {"demangled": "k", "grid": "1,1,1", "block": "32,1,1", "registers": 40}
@@ -296,10 +295,10 @@ def test_a_choice_of_kernels_is_none_where_both_launch_the_same(sides, same):
         for norm, kernels in zip(cold, sides, strict=True)
     ]
     choice = Choice("norm", "", "norm", "auto", "cuda", of_kernels=True)
-    (found,) = prices(choice, {"points": points})
+    (found,) = effects(choice, {"points": points})
     assert found.verdict == ("within noise" if same else "differs")
     assert (found.low <= 0 <= found.high) == same
-    (found,) = prices(replace(choice, of_kernels=False), {"points": points})
+    (found,) = effects(replace(choice, of_kernels=False), {"points": points})
     assert found.verdict == "differs"
 
 
@@ -312,5 +311,5 @@ def test_rounding_tells_no_launch_from_itself():
             point({"norm": norm}, generator.uniform(9, 11)) | {"kernels": [LAUNCHED]}
             for norm in ("auto", "cuda")
         ]
-        (found,) = prices(choice, {"points": sides})
+        (found,) = effects(choice, {"points": sides})
         assert found.verdict == "within noise"

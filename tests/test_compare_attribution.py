@@ -5,16 +5,14 @@ from __future__ import annotations
 from itertools import combinations
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from compare_data import STALLS, explain, kernel, point
 
 from ncuflow.compare import attribution, decomposition
-from ncuflow.compare.attribution import Explained, Profile, match
+from ncuflow.compare.attribution import Copies, Explained, Profile, Traced, match, of_timeline
 from ncuflow.compare.decomposition import LaunchRates
 from ncuflow.compare.records import ChangeTerm, Fact
 from ncuflow.compare.reports import _kernels
-from ncuflow.compare.traces import Copies, Traced, of_timeline
 
 RECORDING = Path(__file__).parents[1] / "recordings/h200/0.7.2/default"
 REPORTS = sorted(RECORDING.glob("*/b*/sweep.ncu-rep.xz"))
@@ -332,10 +330,10 @@ def test_copies_are_counted_per_launch() -> None:
         )
     ]  # fmt: skip
     rows += [rows[0] | {"launch": 3}, rows[0] | {"point": None, "kind": "memset", "name": None}]
-    found = of_timeline(pd.DataFrame(rows))
+    found = of_timeline(rows)
     assert found == {"d/x": Traced({"memcpy D2D": Copies(2, 3.0)}, 0.5)}
     rare = [row for row in rows if row["launch"] in (0, 3)] + [rows[0] | {"launch": 4}] * 2
-    assert of_timeline(pd.DataFrame(rare))["d/x"].copies == {"memcpy D2D": Copies(1, 1.5)}
+    assert of_timeline(rare)["d/x"].copies == {"memcpy D2D": Copies(1, 1.5)}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from compare_data import kernel, pair, point, sweep
 from conftest import Pipeline, some
 
-from ncuflow.compare import lineage
+from ncuflow.compare import records
 from ncuflow.compare.records import Cause, ChangeTerm, Comparison, Fact, PointChange, Thresholds
 from ncuflow.compare.verdict import compare
 from ncuflow.pages.compare import figures as compare_figures
@@ -273,9 +273,9 @@ def test_a_change_that_a_later_step_took_back_is_one_story(seven: list[Compariso
     text = render([*seven[:4], undone], [None] * 5)
     (told,) = [line for line in text.splitlines() if line.startswith("- **decode**")]
     assert "step 4 (0.6.12 → 0.6.14)" in told and "Step 5 (0.6.14 → 0.6.14) took it back, -" in told
-    assert len(lineage.shifts([*seven[:4], undone])) == 1
+    assert len(records.shifts([*seven[:4], undone])) == 1
     halfway = replace(undone, points=[_turned(p, 1.2) for p in seven[3].points])
-    (came, less) = lineage.shifts([*seven[:4], halfway])
+    (came, less) = records.shifts([*seven[:4], halfway])
     assert (came.step, came.back, less.step, less.back) == (3, None, 4, None)
 
 

@@ -16,7 +16,7 @@ from compare_data import compare
 from conftest import some
 
 from ncuflow.cli import dispatch
-from ncuflow.compare import lineage, records
+from ncuflow.compare import records
 from ncuflow.compare.records import Comparison, Thresholds
 from ncuflow.compare.verdict import load
 from ncuflow.flow import evidence
@@ -177,7 +177,7 @@ def test_a_slow_version_is_joined_with_the_one_that_took_it_back(
     found = in_a_row(
         compared, tmp_path, "h200/0.6.14/versions", "h200/0.6.18/versions", "h200/0.7.2/versions"
     )
-    (shift,) = lineage.shifts(found)
+    (shift,) = records.shifts(found)
     assert (shift.target, shift.step, shift.back, len(shift.points)) == ("prefill", 0, 1, 2)
     text = render(found, [None, None])
     (told,) = [line for line in text.splitlines() if line.startswith("- **prefill**")]
@@ -194,7 +194,7 @@ def test_the_version_whose_auto_was_fa3_is_joined_with_the_one_that_left_it(
 ) -> None:
     sides = ("h200/0.5.3/decode", "h200/0.6.1/decode", "h200/0.7.2/decode")
     found = in_a_row(compared, tmp_path, *sides)
-    back = {name: shift.back for shift in lineage.shifts(found) for name in shift.points}
+    back = {name: shift.back for shift in records.shifts(found) for name in shift.points}
     assert {name: step == 1 for name, step in back.items()} == {
         name: not name.endswith("_fa3") for name in back
     }

@@ -8,8 +8,8 @@ import pytest
 from compare_data import compare, delta, pair, point, sweep
 from test_parsers_nsys import PID, Export
 
+from ncuflow.compare.attribution import Traced
 from ncuflow.compare.records import Thresholds
-from ncuflow.compare.traces import Traced
 from ncuflow.compare.verdict import Side
 from ncuflow.io import write_json
 from ncuflow.parsers import tables

@@ -16,15 +16,14 @@ from conftest import ROOT, some
 from nsys_export import Export
 
 from ncuflow.cli import dispatch
-from ncuflow.explain import launch, trace
-from ncuflow.explain.record import Explanation, Number
-from ncuflow.explain.screen import MOST_LINES, WIDTH, screen
+from ncuflow.explain import launch
+from ncuflow.explain.record import MOST_LINES, WIDTH, Explanation, Number, as_text
 from ncuflow.explain.verb import explain
-from ncuflow.findings import limiter, lineage, opportunities, place, profiled
-from ncuflow.findings import recorded as recordings
+from ncuflow.findings import limiter, lineage, locate, opportunities, profiled
+from ncuflow.findings import locate as recordings
 from ncuflow.io import BadInput, UsageError
 from ncuflow.model import Kernel
-from ncuflow.parsers import ncu, nsys, problems
+from ncuflow.parsers import ncu, nsys
 
 SHIPPED = ROOT / "recordings/h200/0.7.2/default"
 DEEP = SHIPPED / "decode/deep/deep.ncu-rep.xz"
@@ -75,7 +74,7 @@ def test_the_printed_trace_runs_as_it_is(
 def test_every_launch_of_the_shipped_reports_fits_on_a_screen(report: Path) -> None:
     found = ncu.read(report)
     for kernel in some(found.kernels):
-        lines = screen(launch.of_report(found, kernel["kernel"])).splitlines()
+        lines = as_text(launch.of_report(found, kernel["kernel"])).splitlines()
         assert fits(lines)
         assert kernel["name"][:25] in lines[0]
 
@@ -84,7 +83,7 @@ def test_a_full_screen_is_no_longer(deep) -> None:
     """Where every part has more than fits, what to try has the rest of the screen."""
     found = launch.of_kernel(deep[0], deep[:1], "2025.3.1")
     more = {"missing": [*launch.MISSING.values()], "notes": ["a long word " * 30]}
-    lines = screen(found.model_copy(update=more)).splitlines()
+    lines = as_text(found.model_copy(update=more)).splitlines()
     assert len(lines) > MOST_LINES - 3 and fits(lines)
     assert [line for line in lines if line.startswith("try ")] and lines[-1].startswith(" " * 9)
 
@@ -132,7 +131,7 @@ def test_a_rule_promises_no_more_than_what_is_left() -> None:
     above = [one for one in found.suggestions if one.estimate and one.estimate.value > room]
     assert {one.by for one in above} >= {"NVIDIA's rule LaunchConfiguration"}
     assert all(one.most.value <= room for one in found.suggestions if one.most is not None)
-    assert f"more than the {room:.0f} % left" in " ".join(screen(found).split())
+    assert f"more than the {room:.0f} % left" in " ".join(as_text(found).split())
 
 
 def without(kernel: Kernel, *names: str) -> Explanation:
@@ -156,12 +155,12 @@ def test_what_is_missing_is_referred_to_where_it_is_said(deep) -> None:
         "duration_ns": None,
         "grid_size": None,
         "breakdown": [],
-        "problems": problems.FAILED,
+        "problems": ncu.FAILED,
     }
-    (failed,) = [line for line in screen(launch.of_kernel(deep[0] | nothing, [deep[0]], None)).splitlines()  # type: ignore[operator]
+    (failed,) = [line for line in as_text(launch.of_kernel(deep[0] | nothing, [deep[0]], None)).splitlines()  # type: ignore[operator]
                  if line.startswith("limit")]  # fmt: skip
     assert failed.split() == ["limit", "not", "known"]
-    poor = screen(without(deep[0], "breakdown"))
+    poor = as_text(without(deep[0], "breakdown"))
     assert "not known: see what is missing" in poor and "\nmissing" in poor
 
 
@@ -181,7 +180,7 @@ def test_nothing_is_said_of_what_was_not_counted(deep, lacks, empty, brought_by)
         assert getattr(whole, name) and not getattr(found, name)
     assert [m for m in found.missing if brought_by in m.brought_by]
     assert not [m for m in whole.missing if brought_by in m.brought_by]
-    assert brought_by in " ".join(screen(found).split())
+    assert brought_by in " ".join(as_text(found).split())
 
 
 def test_a_kernel_is_chosen_by_index_or_name_and_else_it_is_the_longest(deep) -> None:
@@ -244,9 +243,9 @@ def test_of_several_launches_the_count_is_said(deep) -> None:
     chosen, alike = launch.choose(twice, "BatchDecode", "x")  # type: ignore[arg-type]
     found = launch.of_kernel(chosen, alike, None)
     assert (found.subject.launches, found.subject.untimed) == (2, 0)
-    assert "the longest of 2 of that name" in screen(found)
+    assert "the longest of 2 of that name" in as_text(found)
     twice[1]["duration_ns"] = None
-    assert "(1 without a time)" in screen(launch.of_kernel(chosen, alike, None))
+    assert "(1 without a time)" in as_text(launch.of_kernel(chosen, alike, None))
 
 
 def test_instructions_without_source_lines_are_told_apart_by_their_address() -> None:
@@ -258,7 +257,7 @@ def test_instructions_without_source_lines_are_told_apart_by_their_address() -> 
         samples[row["pc"]] += row["samples"] * (row["kernel"] == 1)
     assert [line.pc for line in found.lines] == [pc for pc, _ in samples.most_common(5)]
     for line in found.lines[:3]:
-        assert f"{line.pc:#x} {line.sass} {line.share.value:.0f}" in screen(found)
+        assert f"{line.pc:#x} {line.sass} {line.share.value:.0f}" in as_text(found)
     assert all(line.pc is None for line in launch.of_report(ncu.read(DEEP), 0).lines)
 
 
@@ -289,7 +288,7 @@ def test_a_point_is_explained_by_what_its_pages_say(point, recorded) -> None:
     assert (point.lineage.tier, point.lineage.date) == ("C", row["date"])
     bound = 100 * (1 - row["gbs_fraction_measured"])
     assert point.headroom and point.headroom.most.value == pytest.approx(bound)
-    lines = screen(point).splitlines()
+    lines = as_text(point).splitlines()
     assert fits(lines)
 
 
@@ -300,14 +299,14 @@ def test_a_point_is_told_what_its_target_suggests_there_and_what_trials_brought(
         f"{one.opportunity.what}: {one.opportunity.change}" for one in found if one.group != "lost"
     ]
     tried = next(one for one in point.suggestions if one.tried)
-    price = next(price for one in found for price in one.prices if price.base_point == POINT)
-    assert tried.tried.startswith(f"−{-100 * price.change:.1f} %")
+    effect = next(effect for one in found for effect in one.effects if effect.base_point == POINT)
+    assert tried.tried.startswith(f"−{-100 * effect.change:.1f} %")
     work = [one for one in point.suggestions if one.scope == "point" and one.most]
     assert work and all(one.most.value <= point.headroom.most.value for one in work)
 
 
 def test_no_suggestion_for_this_work_is_above_its_headroom_and_what_lost_is_none(tmp_path) -> None:
-    recordings.write(SHIPPED, ["prefill", "rmsnorm"], tmp_path)
+    recordings.make_results(SHIPPED, ["prefill", "rmsnorm"], tmp_path)
     timed_apart = explain("prefill/paged_S512_B32_H32_K32_D128_f16_fa2_c", outputs=tmp_path)
     own = [one for one in timed_apart.suggestions if one.scope == "point" and one.most]
     # What passes DRAM is counted of each side: as many bytes, but for what L2 keeps of them.
@@ -326,7 +325,7 @@ def test_every_number_of_a_point_is_found_where_its_trace_says(point) -> None:
     for number in traced:
         name, column, folder = shlex.split(number.trace)
         assert (name, folder) == (POINT, str(SHIPPED))
-    with place.of_point(POINT, SHIPPED) as where:
+    with locate.of_point(POINT, SHIPPED) as where:
         for number in traced:
             column = shlex.split(number.trace)[1]
             steps = list(lineage.steps(where.outputs, POINT, column))
@@ -345,7 +344,7 @@ def test_a_point_is_looked_for_in_the_outputs_of_this_folder_before_the_recordin
     tmp_path, monkeypatch, point
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    recordings.write(SHIPPED, ["decode"], tmp_path / "outputs/one")
+    recordings.make_results(SHIPPED, ["decode"], tmp_path / "outputs/one")
     found = explain(POINT)
     assert (found.lineage.kind, found.lineage.file) == ("outputs", "outputs/one")
     assert found.time == point.time.model_copy(update={"trace": f"{POINT} time_cold_us"})
@@ -360,7 +359,7 @@ def test_a_report_of_a_recording_is_told_what_the_target_of_its_point_suggests()
     assert {one.by for one in found.suggestions} == {"target decode"}
     own = [one.most.value for one in found.suggestions if one.scope == "point" and one.most]
     assert own and max(own) == found.headroom.most.value < 39
-    assert "by other work: a KV cache of 8 bits" in " ".join(screen(found).split())
+    assert "by other work: a KV cache of 8 bits" in " ".join(as_text(found).split())
     assert {one.by.split()[0] for one in launch.of_report(ncu.read(DEEP), 1).suggestions} == {
         "NVIDIA's"
     }
@@ -405,12 +404,12 @@ def test_a_trace_has_times_and_says_what_brings_the_rest(tmp_path) -> None:
         list(lineage.steps_of_launch(file, int(index), "duration_ns"))[1].value == found.time.value
     )
     assert "ncu --set full -k 'regex:^Persistent" in found.missing[0].brought_by
-    assert "not known" in screen(found)
+    assert "not known" in as_text(found)
 
 
 def test_a_command_has_the_name_of_a_kernel_as_one_word() -> None:
     hostile = "k<1>; touch 'x' $(id)"
-    said = trace.COUNTERS.brought_by.format(trace.pattern(hostile))
+    said = launch.COUNTERS.brought_by.format(launch.pattern(hostile))
     (word,) = [one for one in shlex.split(said) if one.startswith("regex:")]
     assert re.fullmatch(word.removeprefix("regex:"), hostile)
 
@@ -513,5 +512,5 @@ def test_the_options_that_profile_a_launch_of_a_trace_are_of_no_other(tmp_path) 
 def test_reports_of_other_gpus_fit_on_a_screen(report: Path) -> None:
     found = ncu.read(report)
     for kernel in some(found.kernels):
-        lines = screen(launch.of_report(found, kernel["kernel"])).splitlines()
+        lines = as_text(launch.of_report(found, kernel["kernel"])).splitlines()
         assert fits(lines)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import DEFAULT, some
 
-from ncuflow.findings.choices import Price
+from ncuflow.findings.choices import Effect
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.jit import summary
 from ncuflow.pages.markdown import guide, guide_commands, guide_source
@@ -536,7 +536,7 @@ def test_a_choice_that_depends_on_the_size_says_where_it_saves_and_where_it_cost
     pairs = [
         {
             "params": {"tokens": tokens},
-            "price": Price("time_cold_us", "a", "b", (), 1.0, 1 + change, change, verdict=verdict),
+            "price": Effect("time_cold_us", "a", "b", (), 1.0, 1 + change, change, verdict=verdict),
         }
         for tokens, change, verdict in verdicts
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ncuflow.findings.crossing import crossings
+from ncuflow.findings.limiter import regime_changes
 from ncuflow.pages.markdown import guide
 
 
@@ -28,19 +28,19 @@ def points(*limiters, status="ok"):
     ],
 )
 def test_kinds(limiters, kind, below, above):
-    (found,) = crossings(points(*limiters), "batch")
+    (found,) = regime_changes(points(*limiters), "batch")
     assert (found.kind, found.below, found.above) == (kind, below, above)
 
 
 def test_order_of_points_does_not_matter():
-    (found,) = crossings(points("blocks", "dram", "dram")[::-1], "batch")
+    (found,) = regime_changes(points("blocks", "dram", "dram")[::-1], "batch")
     assert (found.below, found.above, found.before, found.after) == (1, 2, "blocks", "dram")
 
 
 def test_two_points_or_other_parameters_are_no_line():
-    assert crossings(points("blocks", "dram"), "batch") == []
-    assert crossings(points("blocks", "dram", "dram", status="wrong"), "batch") == []
-    assert crossings(points("blocks", "dram", "dram"), "rows") == []
+    assert regime_changes(points("blocks", "dram"), "batch") == []
+    assert regime_changes(points("blocks", "dram", "dram", status="wrong"), "batch") == []
+    assert regime_changes(points("blocks", "dram", "dram"), "rows") == []
 
 
 def test_a_line_that_crosses_is_told_from_those_that_never_do():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ncuflow.findings import hotlines
+from ncuflow.findings import waits
 
 INDEX = {
     "functions": {
@@ -30,7 +30,7 @@ def kernel(*rows):
 
 
 def test_lines_are_summed_over_instructions_and_ordered():
-    found = hotlines.hottest(
+    found = waits.hottest(
         kernel(
             row(85, 10),
             row(103, 70, "barrier", "BRA"),
@@ -46,35 +46,35 @@ def test_lines_are_summed_over_instructions_and_ordered():
 
 def test_an_instruction_is_shown_without_the_address_of_its_branch():
     branch = row(None, 1, opcode="BRA", file=None) | {"sass": "BRA `(.L_x_0) 0x7f5ab17a94c0"}
-    assert [h.sass for h in hotlines.hottest(kernel(branch))] == ["BRA `(.L_x_0)"]
+    assert [h.sass for h in waits.hottest(kernel(branch))] == ["BRA `(.L_x_0)"]
 
 
 def test_the_innermost_function_is_named():
     found = {
         h.line: h.function
-        for h in hotlines.hottest(kernel(row(85, 1), row(103, 1), row(300, 1)), INDEX)
+        for h in waits.hottest(kernel(row(85, 1), row(103, 1), row(300, 1)), INDEX)
     }
     assert found == {85: "inner", 103: "RMSNormKernel", 300: None}
 
 
 def test_issued_samples_count_for_the_share_but_are_no_reason():
-    (line,) = hotlines.hottest(kernel(row(85, 90, "selected"), row(85, 10, "barrier")))
+    (line,) = waits.hottest(kernel(row(85, 90, "selected"), row(85, 10, "barrier")))
     assert (line.samples, line.reason, line.reason_share) == (100, "barrier", 1.0)
-    (ready,) = hotlines.hottest(kernel(row(85, 5, "not_selected")))
+    (ready,) = waits.hottest(kernel(row(85, 5, "not_selected")))
     assert (ready.reason, ready.reason_share) == (None, None)
 
 
 def test_without_line_tables_the_instruction_stands_for_itself():
-    found = hotlines.hottest(kernel(row(None, 3, file=None, pc=16), row(None, 9, file=None, pc=32)))
+    found = waits.hottest(kernel(row(None, 3, file=None, pc=16), row(None, 9, file=None, pc=32)))
     assert [(h.file, h.line, h.sass, h.samples) for h in found] == [
         (None, None, "FADD R0", 9), (None, None, "FADD R0", 3),
     ]  # fmt: skip
-    assert hotlines.coverage(kernel(row(85, 3), row(None, 1, file=None))) == 0.75
+    assert waits.coverage(kernel(row(85, 3), row(None, 1, file=None))) == 0.75
 
 
 def test_no_samples_no_lines():
-    assert hotlines.hottest(kernel()) == []
-    assert hotlines.coverage(kernel()) is None
+    assert waits.hottest(kernel()) == []
+    assert waits.coverage(kernel()) is None
 
 
 def test_text_is_shown_only_from_an_installed_package_of_that_version(tmp_path, monkeypatch):
@@ -83,13 +83,13 @@ def test_text_is_shown_only_from_an_installed_package_of_that_version(tmp_path, 
     header.write_text("a\n  b = c;\n")
     (tmp_path / "__init__.py").touch()
     spec = type("Spec", (), {"origin": str(tmp_path / "__init__.py")})
-    monkeypatch.setattr(hotlines.importlib.util, "find_spec", lambda name: spec)
-    monkeypatch.setattr(hotlines.importlib.metadata, "version", lambda name: "0.6.18")
-    (line,) = hotlines.hottest(kernel(row(2, 1)), version="0.6.18")
+    monkeypatch.setattr(waits.importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(waits.importlib.metadata, "version", lambda name: "0.6.18")
+    (line,) = waits.hottest(kernel(row(2, 1)), version="0.6.18")
     assert line.text == "b = c;"
-    (other,) = hotlines.hottest(kernel(row(2, 1)), version="0.5.3")
+    (other,) = waits.hottest(kernel(row(2, 1)), version="0.5.3")
     assert other.text is None
-    (beyond,) = hotlines.hottest(kernel(row(99, 1)), version="0.6.18")
+    (beyond,) = waits.hottest(kernel(row(99, 1)), version="0.6.18")
     assert beyond.text is None
 
 
@@ -100,20 +100,20 @@ def test_a_line_is_quoted_of_the_package_alone(tmp_path):
     (tmp_path / "secret").write_text("secret\n")
     (checkout / "norm.cuh").write_text("a\nb\n")
     (package / "include").symlink_to(checkout)  # as in an editable install
-    assert hotlines.text_of(package, "include/norm.cuh", 2) == "b"
+    assert waits.text_of(package, "include/norm.cuh", 2) == "b"
     for file in (f"{tmp_path}/secret", "../secret", "include/../../secret", "/etc/passwd", "x\0"):
-        assert hotlines.text_of(package, file, 1) is None
-    assert hotlines.text_of(package, "include/norm.cuh", -1) is None
+        assert waits.text_of(package, file, 1) is None
+    assert waits.text_of(package, "include/norm.cuh", -1) is None
 
 
 def test_a_listing_lies_in_the_evidence(tmp_path):
     (tmp_path / "deep.listing.json.xz").write_text("{}")
     for report in (f"{tmp_path}/deep.ncu-rep", "../deep.ncu-rep", "", "/"):
-        assert hotlines.instructions({"report": report, "kernel": 0}, tmp_path / "evidence") == {}
+        assert waits.instructions({"report": report, "kernel": 0}, tmp_path / "evidence") == {}
 
 
 def test_json_names_where_it_comes_from():
-    (entry,) = hotlines.records("rmsnorm", [kernel(row(85, 4))], INDEX)
+    (entry,) = waits.records("rmsnorm", [kernel(row(85, 4))], INDEX)
     assert (entry["target"], entry["point"], entry["report"], entry["samples"]) == (
         "rmsnorm",
         "rmsnorm/x",

@@ -7,7 +7,7 @@ import yaml
 from flashinfer_source import flashinfer_package
 
 from ncuflow.findings.kernelname import SHIPPED, Decoder, canonical, decode
-from ncuflow.parsers import cute, demangled
+from ncuflow.parsers import demangled
 from ncuflow.source.index import Package, templates, version
 from ncuflow.target.contract import known
 
@@ -201,5 +201,5 @@ LONG = {
 def test_a_name_that_no_compiler_made_is_read_in_time_that_grows_with_its_length(name):
     """What is quadratic takes minutes for one of these."""
     assert decode(name).name is not None
-    for read in (canonical, demangled.function, cute.called):
+    for read in (canonical, demangled.function, demangled.cute_name):
         assert isinstance(read(name), str)

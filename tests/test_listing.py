@@ -12,7 +12,7 @@ import pytest
 
 from ncuflow.evidence import recording
 from ncuflow.io import BadInput, read_json, write_json
-from ncuflow.parsers import listing, ncu
+from ncuflow.parsers import lines, ncu, reader
 from ncuflow.process import CaptureError
 
 ROOT = Path(__file__).parents[1]
@@ -23,15 +23,21 @@ SMALL = ROOT / "recordings/h200/0.7.2/default/merge_state/deep/deep.ncu-rep.xz"
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
     """A report with its listing, to change."""
-    for path in (SMALL, listing.place(SMALL)):
+    for path in (SMALL, lines.listing_path(SMALL)):
         shutil.copy(path, tmp_path)
     return tmp_path / SMALL.name
 
 
 def edited(report: Path, edit: Callable[[dict[str, Any]], None]) -> None:
-    content = read_json(listing.place(report))
+    content = read_json(lines.listing_path(report))
     edit(content)
-    write_json(listing.place(report), content)
+    write_json(lines.listing_path(report), content)
+
+
+def made_of(report: Path) -> Any:
+    """In a child, as the disassembler leaves a thread behind, and a process with threads should not fork."""
+    ((_, made),) = reader.in_children(lines.listing_of, [report])
+    return made
 
 
 def mark(content: dict[str, Any]) -> None:
@@ -42,8 +48,8 @@ def mark(content: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda path: path.parts[-3])
 def test_a_recorded_listing_is_what_the_reader_says(report: Path, tmp_path: Path) -> None:
-    stored = read_json(listing.place(report))
-    made = json.loads(json.dumps(listing.make(report)))
+    stored = read_json(lines.listing_path(report))
+    made = json.loads(json.dumps(made_of(report)))
     assert stored | {"reader": None} == made | {"reader": None}
     alone = shutil.copy(report, tmp_path)
     assert ncu.read(report).lines == ncu.read(alone).lines
@@ -51,7 +57,7 @@ def test_a_recorded_listing_is_what_the_reader_says(report: Path, tmp_path: Path
 
 def test_every_recorded_deep_report_has_a_listing() -> None:
     assert REPORTS
-    assert [path for path in REPORTS if not listing.place(path).exists()] == []
+    assert [path for path in REPORTS if not lines.listing_path(path).exists()] == []
 
 
 def test_a_listing_is_read_in_place_of_the_disassembler(copied: Path) -> None:
@@ -75,7 +81,7 @@ def test_an_instruction_that_the_listing_lacks_is_disassembled(copied: Path) -> 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"sha256": 1', '{"kernels": []}'])
 def test_a_damaged_listing_is_named(copied: Path, text: str) -> None:
-    listing.place(copied).write_text(text)
+    lines.listing_path(copied).write_text(text)
     with pytest.raises(BadInput, match=r"deep\.listing\.json"):
         ncu.read(copied)
 
@@ -93,11 +99,11 @@ def test_recording_makes_the_listing_anew(copied: Path, tmp_path: Path) -> None:
     edited(copied, mark)
     (batch / "points.json").write_text("[]")
     shutil.copy(SMALL.parents[2] / "environment.json", evidence)
-    for path in (copied, listing.place(copied)):
+    for path in (copied, lines.listing_path(copied)):
         path.replace(batch / path.name)
     manifest = recording.record(evidence, tmp_path / "made", "made")
-    made = tmp_path / "made/merge_state/deep" / listing.place(SMALL).name
-    assert read_json(made) == read_json(listing.place(SMALL))
+    made = tmp_path / "made/merge_state/deep" / lines.listing_path(SMALL).name
+    assert read_json(made) == read_json(lines.listing_path(SMALL))
     assert "merge_state/deep/deep.listing.json.xz" in manifest["files"]
 
 
@@ -107,7 +113,7 @@ def test_a_listing_that_names_something_private_is_refused(
     monkeypatch.setenv("HF_TOKEN", "planted_token_value")
     source = ["NOP", "planted_token_value/norm.cuh", 1]
     made = {"kernels": [{"kernel": 0, "function": "f", "instructions": [[0, *source]]}]}
-    monkeypatch.setattr(listing, "listed", lambda report: made)
+    monkeypatch.setattr(lines, "listing_of", lambda report: made)
     batch = tmp_path / "captures/merge_state/deep"
     batch.mkdir(parents=True)
     (batch / "points.json").write_text("[]")
@@ -120,4 +126,4 @@ def test_a_listing_that_names_something_private_is_refused(
 
 def test_a_report_without_samples_has_no_listing() -> None:
     sweep = next(SMALL.parents[1].glob("b*/sweep.ncu-rep.xz"))
-    assert listing.make(sweep) is None
+    assert made_of(sweep) is None

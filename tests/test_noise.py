@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from results_data import entry
 
-from ncuflow.findings import floors, noise
+from ncuflow.findings import noise
 from ncuflow.parsers import timing
 
 RECORDED = Path(__file__).parents[1] / "recordings/h200/0.7.2/default"
@@ -22,23 +22,21 @@ def rows(**times: float) -> list[dict]:
 
 
 def test_floor_between_captures_is_their_relative_difference():
-    found = floors.repeat_floors([rows(a=100.0, b=50.0), rows(a=102.0, b=50.0)])
+    found = noise.repeat_floors([rows(a=100.0, b=50.0), rows(a=102.0, b=50.0)])
     assert found["time_cold_us"]["floor"] == pytest.approx(2 / 101)
     assert found["time_cold_us"]["n"] == 2 and found["time_cold_us"]["points"] == 2
     assert "sol_memory_pct" not in found
 
 
 def test_a_point_captured_once_has_no_floor():
-    assert floors.repeat_floors([rows(a=100.0), rows(b=90.0)]) == {}
-    assert floors.repeat_floors([rows(a=100.0)]) == {}
+    assert noise.repeat_floors([rows(a=100.0), rows(b=90.0)]) == {}
+    assert noise.repeat_floors([rows(a=100.0)]) == {}
 
 
 def test_one_outlier_among_many_points_is_not_the_floor():
     first = rows(**{f"p{i}": 100.0 for i in range(40)})
     second = rows(**{f"p{i}": 101.0 for i in range(39)}, p39=200.0)
-    assert floors.repeat_floors([first, second])["time_cold_us"]["floor"] == pytest.approx(
-        1 / 100.5
-    )
+    assert noise.repeat_floors([first, second])["time_cold_us"]["floor"] == pytest.approx(1 / 100.5)
 
 
 def test_floor_of_a_run_narrows_with_the_number_of_launches():
@@ -74,7 +72,7 @@ def test_the_floor_of_a_warm_time_is_of_its_own_launches():
     expected = noise.half_width(95.0, 105.0, 4, 100.0)
     for name in ("time_hot_us", "gbs_hot"):
         assert noise.launch_floor(point["measurement"], name) == expected
-        assert floors.launch_floors([point["measurement"]])[name]["n"] == 4
+        assert noise.launch_floors([point["measurement"]])[name]["n"] == 4
     point["measurement"]["time_hot_n"] = None
     assert noise.launch_floor(point["measurement"], "time_hot_us") is None
 
@@ -88,8 +86,8 @@ def test_the_larger_of_both_floors_counts():
         time_cold_q75_us=100.1,
         time_cold_n=25,
     )
-    alone = floors.floors([point])
-    repeated = floors.floors([point], [rows(a=110.0)])
+    alone = noise.floors([point])
+    repeated = noise.floors([point], [rows(a=110.0)])
     assert repeated["time_cold_us"]["floor"] > 0.09 > alone["time_cold_us"]["floor"]
     assert "captures" in repeated["time_cold_us"]["how"] and "IQR" in alone["time_cold_us"]["how"]
 
@@ -99,7 +97,7 @@ def test_a_long_point_is_not_held_against_what_short_ones_show():
     long = {f"l{i}": 500.0 for i in range(4)}
     first = rows(**short, **long)
     again = rows(**{name: 1.1 * us for name, us in short.items()}, **dict.fromkeys(long, 501.0))
-    found = floors.repeat_floors([first, again])
+    found = noise.repeat_floors([first, again])
     assert found["time_cold_us"]["floor"] > 0.09
 
     def at(name: str, us: float) -> float:
@@ -113,7 +111,7 @@ def test_a_long_point_is_not_held_against_what_short_ones_show():
 
 def test_too_few_points_of_a_duration_are_judged_with_the_shorter_ones():
     first, again = rows(s=50.0, t=50.0, u=50.0, l=500.0), rows(s=55.0, t=50.0, u=50.0, l=500.0)
-    found = floors.repeat_floors([first, again])["time_cold_us"]
+    found = noise.repeat_floors([first, again])["time_cold_us"]
     assert [least for least, _ in found["by_time"]] == list(noise.CLASSES)
     assert {floor for _, floor in found["by_time"]} == {found["floor"]}
     assert found["floor"] == pytest.approx(5 / 52.5)
@@ -130,7 +128,7 @@ def timed(target: str) -> list[list[dict]]:
 
 @pytest.mark.parametrize(("target", "most"), [("decode", 0.007), ("rmsnorm", 0.008)])
 def test_recorded_repeats_of_long_points_lie_within_a_hundredth(target, most):
-    found = floors.repeat_floors(timed(target))
+    found = noise.repeat_floors(timed(target))
     assert found["time_cold_us"]["floor"] > 0.1
     row = {"time_cold_us": 250.0}
     assert 0.002 < noise.floor_at("time_cold_us", row, found) < most
@@ -141,7 +139,7 @@ def test_a_third_run_of_recorded_points_lies_within_the_floor_of_two():
     beyond = total = 0
     for target in ("decode", "merge_state", "prefill", "rmsnorm", "rope"):
         for one, other, third in permutations(timed(target)):
-            known = floors.repeat_floors([one, other])
+            known = noise.repeat_floors([one, other])
             for a, b in zip(one, third, strict=True):
                 floor = noise.floor_at("time_cold_us", b, known)
                 total += 1

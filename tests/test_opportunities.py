@@ -12,7 +12,7 @@ from conftest import DEFAULT, Recorded, some
 
 from ncuflow.expression import holds
 from ncuflow.findings import stored
-from ncuflow.findings.choices import Price, prices, summary
+from ncuflow.findings.choices import Effect, effects, summary
 from ncuflow.findings.opportunities import MeasuredOpportunity, found, room, said, scopes, undecided
 from ncuflow.findings.scope import Scope
 from ncuflow.io import BadInput, read_json
@@ -79,7 +79,9 @@ def turns(
 
 def test_what_a_trial_brought_stands_beside_its_bound() -> None:
     (one,) = found(of(point("a", 4.0), point("b", 2.0)), target(declared(bound="0.7")))
-    assert one.price and one.price.change == pytest.approx(-0.5) and one.saved == pytest.approx(0.5)
+    assert (
+        one.effect and one.effect.change == pytest.approx(-0.5) and one.saved == pytest.approx(0.5)
+    )
     assert (one.most, one.room) == (pytest.approx(0.7), pytest.approx(0.75))
 
 
@@ -109,15 +111,15 @@ def test_the_roofs_of_a_launch_bound_no_change_that_does_other_work() -> None:
 def test_what_changes_no_launch_was_not_tried() -> None:
     same = of(point("a", 4.0), point("b", 2.0))
     (one,) = found(same, target(declared(relaunches=True)))
-    assert one.price is None and one.reason.startswith("the same kernels ran")
+    assert one.effect is None and one.reason.startswith("the same kernels ran")
     other = of(point("a", 4.0), point("b", 2.0, grid="2,1,1"))
-    assert found(other, target(declared(relaunches=True)))[0].price
+    assert found(other, target(declared(relaunches=True)))[0].effect
 
 
 def test_a_trial_that_failed_is_the_reason() -> None:
     failed = point("b", 2.0) | {"status": "error", "reason": "does not compile"}
     (one,) = found(of(point("a", 4.0), failed), target(declared()))
-    assert (one.price, one.reason) == (None, "does not compile")
+    assert (one.effect, one.reason) == (None, "does not compile")
     (one,) = found(of(point("a", 4.0)), target(declared()))
     assert one.reason == "points with `side: b` in the sweep"
 
@@ -154,7 +156,7 @@ def test_where_the_sign_turns_there_is_a_row_for_each_side_with_its_condition() 
     won, lost = found(of(*sides, sized("a", 9, 4.0)), target(declared()))
     assert (won.group, won.where, won.points) == ("won", "size <= 1", ("t/a_1",))
     assert (lost.group, lost.where, lost.points) == ("lost", "size >= 8", ("t/a_8", "t/a_9"))
-    assert won.price and won.price.change == pytest.approx(-0.25)
+    assert won.effect and won.effect.change == pytest.approx(-0.25)
     alike = [sized("a", 8, 4.0), sized("b", 8, 4.0)]
     (row,) = found(of(*sides[:2], *alike), target(declared()))
     assert (row.where, row.points) == ("size <= 1", ("t/a_1",))
@@ -215,7 +217,7 @@ def test_the_room_of_a_step_is_that_of_the_process_that_timed_it() -> None:
     points = point("a", 4.0, time_hot_us=3.0, host_launch_us=5.0), point("b", 4.0)
     pair = turns(4.0, 4.0, hosts=(12.0, 1.0), hots=(3.0, 4.0))
     (one,) = found(of(*points) | {"pairs": [pair]}, target(declared(metric="step_us")))
-    assert one.price and one.price.change == pytest.approx(4 / 12 - 1)
+    assert one.effect and one.effect.change == pytest.approx(4 / 12 - 1)
     assert one.room == pytest.approx(0.75)
     assert one.facts["host_launch_us"] == 12.0
     assert _row(one, "t", None)["shown"].endswith(" (times of the pair)")
@@ -269,12 +271,12 @@ def test_no_gain_of_the_shipped_evidence_is_above_its_room(finished: Any) -> Non
     assert every
     for one in every:
         assert 0 <= one.most <= one.room <= 1, one
-        assert one.price or one.reason, f"{one.opportunity.what}: neither a trial nor a reason"
-        for price in one.prices:
-            least = -price.change if price.high is None else -price.high
-            assert least <= one.room, f"{price.base_point}: a gain above the room"
-        if one.price and one.price.high is not None:
-            assert -one.price.high <= one.most, f"{one.opportunity.what}: above its bound"
+        assert one.effect or one.reason, f"{one.opportunity.what}: neither a trial nor a reason"
+        for effect in one.effects:
+            least = -effect.change if effect.high is None else -effect.high
+            assert least <= one.room, f"{effect.base_point}: a gain above the room"
+        if one.effect and one.effect.high is not None:
+            assert -one.effect.high <= one.most, f"{one.opportunity.what}: above its bound"
 
 
 def test_each_kernel_with_counters_has_a_table_of_lines(finished: Any) -> None:
@@ -301,10 +303,10 @@ def test_the_largest_win_of_prefill_leads_its_list(recorded: Recorded, name: str
     """The recorded points are of a time before `kv`, whose default the condition asks for."""
     one = found(recorded(name, "prefill"))[0]
     assert (one.opportunity.what, one.where, one.group) == ("fa3 instead of fa2", "", "won")
-    assert len(one.prices) == 15 and all(price.change < -0.1 for price in one.prices)
+    assert len(one.effects) == 15 and all(effect.change < -0.1 for effect in one.effects)
     assert one.point == "prefill/paged_S512_B1_H32_K32_D128_f16_fa2_c"
-    assert one.price and one.price.change == pytest.approx(-0.7, abs=0.02)
-    assert median(price.change for price in one.prices) == pytest.approx(-0.4, abs=0.02)
+    assert one.effect and one.effect.change == pytest.approx(-0.7, abs=0.02)
+    assert median(effect.change for effect in one.effects) == pytest.approx(-0.4, abs=0.02)
 
 
 def test_eight_bits_are_advised_where_the_tensor_pipe_or_dram_is_busiest(
@@ -351,12 +353,12 @@ def test_advice_whose_sign_turns_carries_its_condition(recorded: Recorded) -> No
     ):
         assert decode[what, won].group == "won" and decode[what, lost].group == "lost"
         assert (what, "") not in decode
-    zipf = decode["tensor cores for GQA", "lengths in ['lognormal', 'zipf']"].price
+    zipf = decode["tensor cores for GQA", "lengths in ['lognormal', 'zipf']"].effect
     assert zipf and (zipf.base, zipf.other) == (
         pytest.approx(205, abs=1),
         pytest.approx(419, abs=1),
     )
-    cores = decode["a KV cache of 8 bits", "cores == 'tensor'"].price
+    cores = decode["a KV cache of 8 bits", "cores == 'tensor'"].effect
     assert cores and cores.change == pytest.approx(-0.228, abs=0.001)
     rope = by_name(recorded("h200/0.7.2/default", "rope"))
     for what in ("positions by offsets", "the cos/sin cache"):
@@ -432,7 +434,7 @@ def test_the_advice_is_for_the_kernel_that_ran(recorded: Recorded) -> None:
 def test_a_kernel_that_instructions_hold_up_is_advised_fewer(recorded: Recorded) -> None:
     (gelu,) = named(recorded("h200/0.7.2/kernels", "activation"), "GELU by tanh")
     assert (
-        gelu.group == "won" and gelu.price and gelu.price.change == pytest.approx(-0.14, abs=0.01)
+        gelu.group == "won" and gelu.effect and gelu.effect.change == pytest.approx(-0.14, abs=0.01)
     )
     (layer,) = named(
         recorded("h200/0.7.2/kernels", "rmsnorm"), "LayerNorm's weights by vector loads"
@@ -442,8 +444,8 @@ def test_a_kernel_that_instructions_hold_up_is_advised_fewer(recorded: Recorded)
 
 def test_a_draw_from_logits_is_held_against_softmax_and_draw_together(recorded: Recorded) -> None:
     (one,) = named(recorded("h200/0.7.2/kernels", "sampling"), "sampling from logits")
-    assert one.price and one.price.base == pytest.approx(71.4 + 43.9, abs=0.1)
-    assert one.price.change == pytest.approx(-0.57, abs=0.005) and 0.8 < one.most < 0.9
+    assert one.effect and one.effect.base == pytest.approx(71.4 + 43.9, abs=0.1)
+    assert one.effect.change == pytest.approx(-0.57, abs=0.005) and 0.8 < one.most < 0.9
     assert "top-k" in one.opportunity.change and one.untried is None
 
 
@@ -461,8 +463,8 @@ def test_no_gain_of_further_kernels_is_above_its_room(recorded: Recorded) -> Non
     for target in ("activation", "decode", "gemm", "prefill", "sampling"):
         for one in some(found(recorded("h200/0.7.2/kernels", target))):
             assert 0 <= one.most <= one.room <= 1
-            for price in one.prices:
-                assert -(price.high if price.high is not None else price.change) <= one.room
+            for effect in one.effects:
+                assert -(effect.high if effect.high is not None else effect.change) <= one.room
 
 
 def test_what_saves_of_the_same_work_is_tried_before_what_saves_of_a_step() -> None:
@@ -482,7 +484,7 @@ def test_the_report_tells_what_a_caller_chooses_from_what_is_fixed(finished: Any
     for title in ("soft cap", "NeoX", "Llama 3.1"):
         assert title in tables["The model fixes"] and title not in tables["A caller chooses"]
     assert "fa2 or fa3 (prefill)" in tables["A caller chooses"]
-    fixed = {c.key: c.given for target in known().values() for c in target.prices if c.given}
+    fixed = {c.key: c.given for target in known().values() for c in target.effects if c.given}
     assert fixed["decode_zipf"] == "traffic" and fixed["prefill_window"] == "model"
     page = (finished.outputs / "reports/prefill.md").read_text()
     (cap,) = [line for line in page.splitlines() if line.startswith("| `logits_soft_cap` |")]
@@ -496,9 +498,9 @@ def test_the_rows_of_continuous_batching_say_on_which_cores(finished: Any) -> No
     assert {"| 128, 8, cuda", "| 128, 8, tensor"} <= set(grouped)
 
 
-def of_choice(results: Results, key: str) -> list[Price]:
-    choice = next(c for c in known()[results["target"]].prices if c.key == key)
-    return prices(replace(choice, metrics=choice.metrics[:1]), results)
+def of_choice(results: Results, key: str) -> list[Effect]:
+    choice = next(c for c in known()[results["target"]].effects if c.key == key)
+    return effects(replace(choice, metrics=choice.metrics[:1]), results)
 
 
 def test_what_is_said_of_a_split_kernel_is_not_its_merges(recorded: Recorded) -> None:
@@ -530,7 +532,7 @@ def test_a_window_that_the_kernel_does_not_know_is_advised_its_pages_alone(
 ) -> None:
     (one,) = named(recorded("h200/0.7.2/kernels", "decode"), "only the pages of the window")  # fmt: skip
     assert one.points == ("decode/B64_L8192_H32_K8_D128_P16_f16_cc_win1024",)
-    assert one.most == pytest.approx(1 - 269746176 / 2153512192, abs=0.001) and one.price is None
+    assert one.most == pytest.approx(1 - 269746176 / 2153512192, abs=0.001) and one.effect is None
     assert "2.15 GB are read where the window needs 270 MB" in said(one.opportunity, one.facts)
     assert not named(recorded("h200/0.7.2/default", "decode"), "only the pages of the window")
 
@@ -540,7 +542,7 @@ def test_uneven_lengths_on_tensor_cores_are_advised_a_split(recorded: Recorded) 
     results = recorded("h200/0.7.2/kernels", "decode")
     (cuda,) = named(results, "CUDA cores for uneven lengths")
     assert cuda.group == "won" and cuda.point.endswith("B64_L2048_zipf_H32_K8_D128_P16_f16_tc_fa2")
-    assert cuda.price and cuda.price.change == pytest.approx(205.0 / 419.3 - 1, abs=0.001)
+    assert cuda.effect and cuda.effect.change == pytest.approx(205.0 / 419.3 - 1, abs=0.001)
     assert "launch and tail take 73 % of the time" in said(cuda.opportunity, cuda.facts)
     (fixed,) = named(results, "chunks of a fixed size for uneven lengths")
     assert fixed.points == cuda.points and all("H32" in point and "_tc" in point for point in fixed.points)  # fmt: skip
@@ -583,11 +585,11 @@ def test_a_graph_saves_none_of_the_time_in_which_kernels_read_their_cache_from_d
 ) -> None:
     """A layer's KV cache is not in L2, where a hot launch finds it: 11 µs on an H100, and 20.6 µs from DRAM."""
     (one,) = named(recorded("h100/0.7.2/default", "decode"), "a CUDA graph")
-    assert one.price and (one.price.metric, one.group) == ("step_cold_us", "won")
+    assert one.effect and (one.effect.metric, one.group) == ("step_cold_us", "won")
     assert one.point == "decode/B1_L2048_H32_K32_D128_P16_f16_cc"
-    assert (one.price.base, one.facts["time_cold_us"]) == pytest.approx((30.3, 20.6), abs=0.1)
-    assert 0 < -one.price.change <= one.most
-    assert one.most == pytest.approx(1 - one.facts["time_cold_us"] / one.price.base)
+    assert (one.effect.base, one.facts["time_cold_us"]) == pytest.approx((30.3, 20.6), abs=0.1)
+    assert 0 < -one.effect.change <= one.most
+    assert one.most == pytest.approx(1 - one.facts["time_cold_us"] / one.effect.base)
 
 
 @pytest.mark.parametrize("name", ["h100/0.7.2/default", "h200/0.7.2/default"])
@@ -596,7 +598,7 @@ def test_no_trial_brought_more_than_was_left_by_the_bytes_that_pass_dram(
 ) -> None:
     """Two states of merging take less than DRAM needs for their bytes, of which L2 keeps a part."""
     (one,) = named(recorded(name, "merge_state"), "merge_state for two states")
-    assert one.price and one.price.change == pytest.approx(-0.06, abs=0.01)
+    assert one.effect and one.effect.change == pytest.approx(-0.06, abs=0.01)
     assert one.room == pytest.approx({"h100": 0.17, "h200": 0.28}[name[:4]], abs=0.01)
 
 
@@ -604,7 +606,7 @@ def test_a_gain_of_the_gpu_says_where_the_hosts_call_takes_it(recorded: Recorded
     """The call with a cos/sin cache takes the host longer than the kernel that it replaces takes the GPU, for few tokens."""
     rows = named(recorded("h100/0.7.2/default", "rope"), "the cos/sin cache")
     (won,) = [one for one in rows if one.group == "won"]
-    gains = {(price.base_point, price.other_point): price for price in won.prices}
+    gains = {(effect.base_point, effect.other_point): effect for effect in won.effects}
     assert len(won.calls) == 3 < len(gains)
     for call in won.calls:
         gain = gains[call.base_point, call.other_point]

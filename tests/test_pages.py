@@ -15,9 +15,9 @@ from conftest import DEFAULT, ROOT, some
 from markdown_it import MarkdownIt
 
 from ncuflow import format as fmt
-from ncuflow.findings.machine import environment_info
+from ncuflow.findings.ceilings import environment_info
 from ncuflow.findings.opportunities import found as opportunities
-from ncuflow.findings.roles import MBARRIER
+from ncuflow.findings.waits import MBARRIER
 from ncuflow.io import BadInput, read_json, write_json
 from ncuflow.pages.markdown import (
     contexts,
@@ -422,7 +422,7 @@ def test_the_conclusion_is_made_of_findings(finished):
     bound, partly, waiting = (sum(row["verdict"] == v for row in rows) for v in ("bound", "partly", "latency"))  # fmt: skip
     units = f"{bound} keep a hardware unit at 80 % of its peak or above, {partly} at 60 % or above"
     assert f"Of {len(rows)} points, {units}, and at {waiting} no unit is" in said
-    trials = [one for r in found.targets.values() for one in opportunities(r) if one.price]
+    trials = [one for r in found.targets.values() for one in opportunities(r) if one.effect]
     tried, won = ({o.opportunity.what for o in of} for of in (trials, [o for o in trials if o.group == "won"]))  # fmt: skip
     assert f"Of {len(tried)} changes that were tried, {len(won)} save time somewhere" in said
     plans = [row for row in rows if row["plan_us"]]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ncuflow.io import BadInput
-from ncuflow.parsers import children, ncu
+from ncuflow.parsers import ncu, reader
 
 RECORDINGS = Path(__file__).parents[1] / "recordings/h200/0.7.2/default"
 
@@ -34,7 +34,7 @@ def crash(*_: Any) -> None:
 
 
 def test_results_come_in_the_order_of_the_tasks_and_from_other_processes() -> None:
-    found = list(children.each(lambda n: (n * n, os.getpid()), range(9), at_once=3))
+    found = list(reader.in_children(lambda n: (n * n, os.getpid()), range(9), at_once=3))
     assert [(task, result[0]) for task, result in found] == [(n, n * n) for n in range(9)]
     processes = {result[1] for _, result in found}
     assert len(processes) == 9 and os.getpid() not in processes
@@ -48,7 +48,7 @@ def test_no_more_children_than_allowed_and_none_left() -> None:
             taken.append(len(multiprocessing.active_children()))
             yield number
 
-    assert len(list(children.each(large, tasks(), at_once=2))) == 6
+    assert len(list(reader.in_children(large, tasks(), at_once=2))) == 6
     assert max(taken) == 2
     assert multiprocessing.active_children() == []
 
@@ -60,7 +60,7 @@ def test_what_a_child_raises_is_raised_and_the_others_are_gone() -> None:
         return large(number)
 
     with pytest.raises(BadInput, match=r"^x\.ncu-rep: bad 0$"):
-        list(children.each(work, range(4), at_once=2))
+        list(reader.in_children(work, range(4), at_once=2))
     assert multiprocessing.active_children() == []
 
 

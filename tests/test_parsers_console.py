@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ncuflow.cli import dispatch
 from ncuflow.explain.verb import explain
 from ncuflow.io import BadInput
-from ncuflow.parsers import console, ncu, ncu_csv
+from ncuflow.parsers import ncu, ncu_text
 
 LINE = "    ----------------------- ----------- ------------\n"
 SPEED = f"""\
@@ -67,7 +67,7 @@ OLD = """\
 def read(folder, text: str) -> ncu.Report:
     path = folder / "pasted.txt"
     path.write_text(text)
-    return ncu_csv.read(path)
+    return ncu_text.read(path)
 
 
 def values(report: ncu.Report, kernel: int = 0) -> dict[str, float]:
@@ -169,10 +169,10 @@ def test_a_row_that_is_none_is_left_out(tmp_path, line):
 
 @given(st.text(alphabet="[9] a@b, Context1Stream7(x)->Section:\n-", max_size=300))
 def test_no_text_makes_a_traceback(text):
-    console.read(FIRST + text)
+    ncu_text.console_table(FIRST + text)
 
 
 @pytest.mark.parametrize("piece", ["(1, 1, 1)x", ", Context 1", "[9] a@", "- ", "@ "])
 def test_a_long_line_is_read_in_time_that_grows_with_its_length(piece):
     """What is quadratic takes minutes for one of these."""
-    console.read(FIRST + (piece * (130_000 // len(piece)) + "\n") * 8)
+    ncu_text.console_table(FIRST + (piece * (130_000 // len(piece)) + "\n") * 8)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput, opened
-from ncuflow.parsers import chips, ncu, ncu_csv, reader, units
+from ncuflow.parsers import ncu, ncu_text, reader, registry
 from ncuflow.parsers.registry import METRICS, counters
 from ncuflow.parsers.schema import build
 
@@ -53,7 +53,7 @@ def raw(*metrics: tuple[str, str, str]) -> str:
 def exported(folder: Path, text: str | bytes) -> ncu.Report:
     path = folder / "x.csv"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return ncu_csv.read(path)
+    return ncu_text.read(path)
 
 
 def read(folder: Path, text: str) -> tuple[dict, dict[str, float | None]]:
@@ -127,7 +127,7 @@ def test_the_raw_page_that_the_gui_exports_is_read_like_ncus_own(tmp_path, head,
     assert [kernel["registers"] for kernel in report.kernels] == [40, 16]
     assert [m["value"] for m in report.metrics if m["key"] == "sm_throughput_pct"] == [37.5, 3.5]
     assert [kernel["problems"] for kernel in report.kernels] == [None, None]
-    assert (report.problems, report.devices) == ([chips.unknown(None)], ["NVIDIA A40"])
+    assert (report.problems, report.devices) == ([registry.unknown(None)], ["NVIDIA A40"])
     dispatch(["show", str(tmp_path / "x.csv")])
     assert capsys.readouterr().out.startswith("x.csv: NVIDIA A40, 2 kernels\n")
 
@@ -147,7 +147,7 @@ def test_without_units_a_percentage_is_known_and_a_time_is_not(tmp_path):
     found = {m["key"]: m["value"] for m in report.metrics}
     assert (found["sm_throughput_pct"], found["registers"]) == (37.5, 40)
     assert kernel["duration_ns"] is None and kernel["registers"] == 40
-    assert report.problems == [ncu_csv.NO_UNITS, chips.unknown(None)]
+    assert report.problems == [ncu_text.NO_UNITS, registry.unknown(None)]
 
 
 @pytest.mark.parametrize("page", [details, raw])
@@ -206,7 +206,7 @@ def test_a_cell_of_a_launch_that_is_no_number_is_null(tmp_path, name, text):
     path = tmp_path / "x.csv"
     path.write_text(whole.replace(line(*LAUNCH)[:-1], line(*at)[:-1]))
     try:
-        (kernel,) = ncu_csv.read(path).kernels
+        (kernel,) = ncu_text.read(path).kernels
     except BadInput:  # a shape that is none: the row is not whole
         assert name.endswith("Size")
         return
@@ -228,7 +228,7 @@ def test_rules_of_the_details_page(tmp_path):
     )
     path = tmp_path / "x.csv"
     path.write_text(details(("Duration", "ns", "1000")) + rule)
-    (found,) = ncu_csv.read(path).rules
+    (found,) = ncu_text.read(path).rules
     assert (found["rule"], found["section"], found["type"]) == (
         "TheoreticalOccupancy", "Occupancy", "optimization",
     )  # fmt: skip
@@ -295,7 +295,7 @@ def test_two_runs_in_one_file_and_short_rows(tmp_path):
     once = raw(("gpu__time_duration.sum", "ns", "500"), ("lts__t_sectors.sum", "sector", "8"))
     short = line("1", *LAUNCH[1:], "700")
     path.write_text(once + short + once)
-    report = ncu_csv.read(path)
+    report = ncu_text.read(path)
     assert [k["duration_ns"] for k in report.kernels] == [500.0, 700.0, 500.0]
     assert [k["problems"] for k in report.kernels] == [
         "no device name",
@@ -345,7 +345,7 @@ def test_no_text_makes_a_traceback(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("c") / "x.csv"
     path.write_text(line(*HEAD, "gpu__time_duration.sum") + text)
     try:
-        ncu_csv.read(path)
+        ncu_text.read(path)
     except BadInput:
         return
 
@@ -354,9 +354,9 @@ def test_every_label_is_of_a_counter_that_is_read():
     read_names = {
         n for m in METRICS.values() for s in m.sources.values() for c in s for n in c.names
     }
-    assert set(ncu_csv.LABELS.values()) <= read_names | {"launch__grid_size", "launch__block_size"}
-    for (_, unit), name in ncu_csv.LABELS.items():
-        assert not units.expected_unit(name) or unit.startswith(units.expected_unit(name))
+    assert set(ncu_text.LABELS.values()) <= read_names | {"launch__grid_size", "launch__block_size"}
+    for (_, unit), name in ncu_text.LABELS.items():
+        assert not registry.expected_unit(name) or unit.startswith(registry.expected_unit(name))
 
 
 def test_a_real_report_printed_as_csv_gives_the_same_rows(tmp_path):
@@ -373,7 +373,7 @@ def test_a_real_report_printed_as_csv_gives_the_same_rows(tmp_path):
             text += raw(*metrics).replace(line(*LAUNCH)[:-1], line(str(index), *LAUNCH[1:])[:-1])
     path = tmp_path / "x.csv"
     path.write_bytes(lzma.compress(text.encode()))
-    direct, printed = ncu.read(source, with_lines=False), ncu_csv.read(path)
+    direct, printed = ncu.read(source, with_lines=False), ncu_text.read(path)
     assert [m["value"] for m in printed.metrics] == [m["value"] for m in direct.metrics]
     assert [s["share"] for s in printed.stalls] == [s["share"] for s in direct.stalls]
 

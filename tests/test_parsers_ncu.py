@@ -21,12 +21,10 @@ from hypothesis import strategies as st
 
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
-from ncuflow.parsers import container, lines, ncu, problems, wire
-from ncuflow.parsers.chips import CHIPS, chip_of
-from ncuflow.parsers.registry import METRICS
+from ncuflow.parsers import container, lines, ncu
+from ncuflow.parsers.registry import CHIPS, METRICS, PEAK, chip_of
 from ncuflow.parsers.schema import build
-from ncuflow.parsers.sources import PEAK
-from ncuflow.parsers.stalls import OTHER, RATIO, SAMPLES, STALL_REASONS
+from ncuflow.parsers.stalls import OTHER, RATIO, SAMPLES, STALL_REASONS, stalls_of
 
 ROOT = Path(__file__).parents[1]
 H200 = ROOT / "recordings/h200/0.7.2/default"
@@ -44,7 +42,7 @@ def smallest() -> bytes:
 
 def first_kernels(data: bytes, count: int) -> bytes:
     """A well-formed report of the first kernels only, made of whole blocks; cubins are left out."""
-    _, position = next(wire.messages(data, 4))
+    _, position = next(container.messages(data, 4))
     kept, found = [data[:position]], 0
     while position < len(data) and found < count:
         header, start = header_at(data, position)
@@ -58,27 +56,29 @@ def first_kernels(data: bytes, count: int) -> bytes:
 
 def header_at(data: bytes, position: int) -> tuple[dict[int, int], int]:
     """The integers of the block header at a position, and where it ends."""
-    start, end = next(wire.messages(data, position))
-    return wire.integers(data, start, end), end
+    start, end = next(container.messages(data, position))
+    return container.integers(data, start, end), end
 
 
 def of_another_chip(data: bytes, names: Mapping[bytes, bytes], major: int) -> bytes:
     """A report of compute capability 9.0 made one of `major`.0 whose counters have other names."""
-    _, position = next(wire.messages(data, 4))
+    _, position = next(container.messages(data, 4))
     made, listed = [data[:position]], []  # each block adds to the names that results refer to
     while position < len(data):
-        start, end = next(wire.messages(data, position))
-        position = end + wire.integers(data, start, end).get(container.PAYLOAD_SIZE, 0)
+        start, end = next(container.messages(data, position))
+        position = end + container.integers(data, start, end).get(container.PAYLOAD_SIZE, 0)
         fields = []
-        for field in wire.fields(data, start, end):
+        for field in container.fields(data, start, end):
             fields.append(data[field.start : field.end])
             if (field.number,) == container.STRING_TABLE:
-                new = [data[f.value : f.end] for f in wire.fields(data, field.value, field.end)]
+                new = [
+                    data[f.value : f.end] for f in container.fields(data, field.value, field.end)
+                ]
                 listed += new
                 fields[-1] = text(4, b"".join(text(1, names.get(name, name)) for name in new))
         header, payload = b"".join(fields), data[end:position]
         if CAPABILITY in listed and payload:
-            value = wire.integer(1, listed.index(CAPABILITY)) + b"\x12\x02\x28"
+            value = container.integer(1, listed.index(CAPABILITY)) + b"\x12\x02\x28"
             assert value + b"\x09" in payload
             payload = payload.replace(value + b"\x09", value + bytes([major]))
         made += [len(header).to_bytes(4, "little"), header, payload]
@@ -90,7 +90,11 @@ CAPABILITY = b"device__attribute_compute_capability_major"
 
 def text(number: int, value: bytes) -> bytes:
     """A text as a field of a message."""
-    return wire.integer(0, number << 3 | wire.TEXT)[1:] + wire.integer(0, len(value))[1:] + value
+    return (
+        container.integer(0, number << 3 | container.TEXT)[1:]
+        + container.integer(0, len(value))[1:]
+        + value
+    )
 
 
 @functools.cache
@@ -337,7 +341,7 @@ def test_missing_file_folder_and_no_kernels(tmp_path):
 def no_kernel_block() -> bytes:
     """The first block of the report: the session, without results."""
     data = smallest()
-    _, start = next(wire.messages(data, 4))
+    _, start = next(container.messages(data, 4))
     header, end = header_at(data, start)
     return data[start : end + header.get(container.PAYLOAD_SIZE, 0)]
 
@@ -421,14 +425,14 @@ def test_a_string_table_that_shifts_the_names_of_counters_is_refused(change, tmp
 @pytest.mark.parametrize("results", [0, 5, 100])
 def test_a_block_header_must_announce_what_its_payload_holds(results, tmp_path):
     damaged = bytearray(smallest())
-    _, position = next(wire.messages(damaged, 4))
+    _, position = next(container.messages(damaged, 4))
     while True:
-        start, end = next(wire.messages(damaged, position))
-        header = wire.integers(damaged, start, end)
+        start, end = next(container.messages(damaged, position))
+        header = container.integers(damaged, start, end)
         if header.get(container.RESULTS):
             break
         position = end + header.get(container.PAYLOAD_SIZE, 0)
-    field = next(f for f in wire.fields(damaged, start, end) if f.number == container.RESULTS)
+    field = next(f for f in container.fields(damaged, start, end) if f.number == container.RESULTS)
     damaged[field.value] = results
     with pytest.raises(BadInput, match=f"announces {results} entries and holds 1"):
         read_damaged(tmp_path, damaged)
@@ -533,7 +537,7 @@ def of_chip(capability, **metrics):
 def stall_shares(capability, reasons, *others):
     metrics = {STALL_REASONS[r].ratio: FakeMetric(1.0, "cycle") for r in reasons}
     metrics |= {name: FakeMetric(1.0, "cycle") for name in others}
-    rows = ncu._stalls(of_chip(capability, **metrics))
+    rows = stalls_of(of_chip(capability, **metrics))
     return {row["reason"]: row["share"] for row in rows}
 
 
@@ -580,7 +584,7 @@ def with_latency(latency, without=(), **more):
     its = [r for r in NAMED if STALL_REASONS[r].on("ga102") and r not in without]
     metrics = {STALL_REASONS[r].ratio: FakeMetric(1.0, "cycle") for r in its}
     metrics |= {LATENCY: FakeMetric(latency, "cycle"), **more}
-    return len(its), {row["reason"]: row for row in ncu._stalls(of_chip("8.6", **metrics))}
+    return len(its), {row["reason"]: row for row in stalls_of(of_chip("8.6", **metrics))}
 
 
 def test_what_a_missing_reason_can_be_at_most_is_other():
@@ -628,7 +632,7 @@ def test_where_every_reason_is_counted_nothing_is_added():
 def test_a_reason_without_a_name_and_without_a_number_leaves_no_shares():
     metrics = {STALL_REASONS[reason].ratio: FakeMetric(1.0, "cycle") for reason in NAMED}
     metrics[RATIO.format("tensor_memory")] = FakeMetric(math.nan, "cycle")
-    rows = ncu._stalls(of_chip("9.0", **metrics))
+    rows = stalls_of(of_chip("9.0", **metrics))
     assert rows[-1]["reason"] == OTHER and rows[-1]["ratio"] is None
     assert {row["share"] for row in rows} == {None}
 
@@ -637,7 +641,7 @@ def test_samples_of_a_reason_without_a_name_are_other():
     metrics = {STALL_REASONS[reason].samples: FakeMetric(10) for reason in NAMED}
     tile, rows = SAMPLES.format("tile_allocation_stall"), {}
     metrics |= {tile: FakeMetric(30), f"{tile}_not_issued": FakeMetric(20)}
-    for row in ncu._stalls(of_chip("9.0", **metrics)):
+    for row in stalls_of(of_chip("9.0", **metrics)):
         rows[row["reason"]] = row
     assert rows[OTHER]["samples"] == 30 and rows[OTHER]["samples_not_issued"] == 20
     assert rows[OTHER]["share"] == pytest.approx(30 / 200) and rows[OTHER]["ratio"] is None
@@ -764,12 +768,12 @@ def made_of(tmp_path, names, major):
 
 
 def names_of(data):
-    _, position = next(wire.messages(data, 4))
+    _, position = next(container.messages(data, 4))
     while position < len(data):
-        start, end = next(wire.messages(data, position))
-        for table in wire.descend(data, start, end, container.STRING_TABLE):
-            yield from (data[f.value : f.end].decode() for f in wire.fields(data, table.value, table.end))  # fmt: skip
-        position = end + wire.integers(data, start, end).get(container.PAYLOAD_SIZE, 0)
+        start, end = next(container.messages(data, position))
+        for table in container.descend(data, start, end, container.STRING_TABLE):
+            yield from (data[f.value : f.end].decode() for f in container.fields(data, table.value, table.end))  # fmt: skip
+        position = end + container.integers(data, start, end).get(container.PAYLOAD_SIZE, 0)
 
 
 def as_recorded():
@@ -828,7 +832,9 @@ def test_a_tensor_pipe_that_works_without_flops_has_operations_that_nobody_count
     values = {"tensor_pipe_pct": busy, "tensor_flops": flops, "tensor_int_ops": integer}
     rows = [{"key": key, "value": value} for key, value in values.items() if value is not None]
     row = {"duration_ns": 1.0, "device": "GPU"}
-    assert len([*problems.of(SimpleNamespace(chip="gh100", invalid={}), row, rows, None)]) == said
+    assert (
+        len([*ncu.problems_of(SimpleNamespace(chip="gh100", invalid={}), row, rows, None)]) == said
+    )
 
 
 def test_a_report_of_a_chip_that_is_not_known_says_so(tmp_path, capsys):
@@ -1127,7 +1133,7 @@ def test_time_clock_and_cycles_that_cannot_all_be_right_are_named(ns, said):
 
 def test_a_kernel_has_failed_where_its_time_is_no_number_and_not_where_nobody_asked_for_it():
     for metrics, said in (
-        ({"gpu__time_duration.sum": FakeMetric(math.nan, "ns")}, problems.FAILED),
+        ({"gpu__time_duration.sum": FakeMetric(math.nan, "ns")}, ncu.FAILED),
         ({}, "no duration"),
     ):
         report = ncu.Report("x")

@@ -16,7 +16,7 @@ from test_parsers_nsys import PID, THREAD, Export
 from ncuflow.cli import dispatch
 from ncuflow.findings import profiled
 from ncuflow.io import BadInput
-from ncuflow.parsers import nsys, nsys_timeline, torch_trace
+from ncuflow.parsers import nsys, torch_trace
 from ncuflow.parsers.timeline import Columns, Launched, Timeline
 from ncuflow.view import files
 
@@ -128,7 +128,7 @@ def test_memory_does_not_grow_with_what_is_passed_over(tmp_path):
     "path", sorted(RECORDED.glob("*/b*/trace.sqlite.xz")), ids=lambda p: p.parts[-3]
 )
 def test_a_timeline_is_what_the_rows_of_an_export_say(path):
-    rows, found = nsys.read(path).timeline, nsys_timeline.read(path)
+    rows, found = nsys.read(path).timeline, nsys.read_timeline(path)
     columns = found.rows
     assert columns["start"].tolist() == [row["start_ns"] for row in rows]
     assert columns["end"].tolist() == [row["end_ns"] for row in rows]
@@ -148,7 +148,7 @@ def test_processes_do_not_share_correlation_ids(tmp_path):
     other = PID + (1 << 24)
     export.kernel(100, 200, 1).call(10, 20, 1)
     export.kernel(300, 400, 1, globalPid=other).call(250, 260, 1, thread=other + 1)
-    found = nsys_timeline.read(export.write(tmp_path / "a.sqlite"))
+    found = nsys.read_timeline(export.write(tmp_path / "a.sqlite"))
     assert found.rows["call"].tolist() == [10, 250]
     assert found.rows["thread"].tolist() == [THREAD, other + 1]
 
@@ -157,8 +157,8 @@ def test_what_an_export_lacks_is_not_said(tmp_path):
     export = Export().add("KERNEL", start=5, end=9, correlationId=3, shortName=2, streamId=7, deviceId=0)  # fmt: skip
     export.add("KERNEL", start=9, end=5, correlationId=4, shortName=2)
     export.call(1, 2, 3)
-    found = nsys_timeline.read(export.write(tmp_path / "a.sqlite"))
-    assert found.kinds == [Launched("kernel", "DecodeKernel")]
+    found = nsys.read_timeline(export.write(tmp_path / "a.sqlite"))
+    assert found.kinds == [Launched("kernel", "DecodeKernel", function="DecodeKernel")]
     assert found.rows["call"].tolist() == [1]
     assert found.problems == ["1 operations without usable times were left out"]
 
@@ -175,7 +175,7 @@ def test_no_nsys_export_is_refused(tmp_path):
     path = Path(tmp_path / "empty.sqlite")
     Export().write(path)
     with pytest.raises(BadInput, match="no operation of a GPU"):
-        nsys_timeline.read(path)
+        nsys.read_timeline(path)
 
 
 def test_a_row_is_appended_whole_or_not_at_all():
@@ -288,7 +288,7 @@ def test_what_stands_there_twice_is_counted_once(tmp_path):
     export = Export()
     for node in (0, 0, 11, 12):
         export.kernel(100, 200, 1, graphNodeId=node)
-    found = nsys_timeline.read(export.write(tmp_path / "a.sqlite"))
+    found = nsys.read_timeline(export.write(tmp_path / "a.sqlite"))
     assert len(found.operations) == 3
     assert found.problems == ["1 operations stand there twice, and were counted once"]
 

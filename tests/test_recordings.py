@@ -15,7 +15,7 @@ from table_digests import FILE, ROOT, of_recording, recordings
 
 from ncuflow.evidence import location, manifest, modules, recording
 from ncuflow.io import NCU_MAGIC, opened, read_json
-from ncuflow.parsers import listing, ncu
+from ncuflow.parsers import lines, ncu
 from ncuflow.static import facts
 
 MB = 1_000_000
@@ -89,7 +89,7 @@ def test_a_sweep_loses_its_modules_and_no_row(sampled, tmp_path):
     recording.record(tmp_path / "made", tmp_path / "again", "again")
     again = tmp_path / "again/merge_state/b1a2b3c4d/sweep.ncu-rep.xz"
     assert rows(again) == before
-    assert read_json(listing.place(again)) == read_json(listing.place(report))
+    assert read_json(lines.listing_path(again)) == read_json(lines.listing_path(report))
 
 
 def test_modules_are_kept_where_that_is_asked_for(sampled, tmp_path):

@@ -15,11 +15,21 @@ from hypothesis import strategies as st
 from ncuflow.cli import dispatch
 from ncuflow.format import quantity
 from ncuflow.parsers.breakdown import UNITS
-from ncuflow.parsers.chips import ANY, CHIPS, chip_of, unknown
-from ncuflow.parsers.registry import METRICS, NOT_COUNTED, counters
-from ncuflow.parsers.sources import Ceiling, NotANumber, source
+from ncuflow.parsers.registry import (
+    ANY,
+    CHIPS,
+    METRICS,
+    NOT_COUNTED,
+    Ceiling,
+    NotANumber,
+    base_unit,
+    chip_of,
+    counters,
+    scale,
+    source,
+    unknown,
+)
 from ncuflow.parsers.stalls import RATIO, STALL_REASONS, unnamed
-from ncuflow.parsers.units import base_unit, scale
 from scripts import docs, nvperf
 
 # What `ncu --query-metrics --chips …` of ncu 2025.3.1 lists for an A100 and for an H100.

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ncuflow.findings.roles import roles
+from ncuflow.findings.waits import roles
 
 LISTING = {
     0: "S2R R0, SR_TID.X",

@@ -242,7 +242,7 @@ def test_what_lies_above_the_folder_is_not_looked_at(
     monkeypatch.chdir((RECORDINGS / REPORT).parent)
     seen: list[Path] = []
     monkeypatch.setattr(
-        "ncuflow.findings.recorded.is_recording", lambda path: bool(seen.append(path))
+        "ncuflow.findings.locate.is_recording", lambda path: bool(seen.append(path))
     )
     found = answers.explain(Root(Path.cwd()), REPORT.name, "0", None, 5)
     assert found.limit is not None and seen == []

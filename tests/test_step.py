@@ -30,11 +30,11 @@ from engine_trace import (
 )
 
 from ncuflow.cli import dispatch
-from ncuflow.findings import kernelfamily, recorded
-from ncuflow.findings.choices import Price
+from ncuflow.findings import kernelname, locate
+from ncuflow.findings.choices import Effect
 from ncuflow.io import BadInput, UsageError, read_json
 from ncuflow.pages.html import step as verb
-from ncuflow.parsers import nsys_timeline, torch_trace
+from ncuflow.parsers import nsys, torch_trace
 from ncuflow.parsers.timeline import KERNEL, LONGEST_NAME, Launched
 from ncuflow.step import around, dump, gain, shapes, spans, summary
 from ncuflow.step.record import KernelOfStep, StepAnswer, StepGroup
@@ -54,7 +54,7 @@ RECORDED = sorted(
 @pytest.fixture(scope="module", autouse=True)
 def made_once(tmp_path_factory) -> Iterator[None]:
     """Results of a recording take seconds: they are made once for all tests here."""
-    write, kept = recorded.write, {}
+    write, kept = locate.make_results, {}
 
     def once(recording: Path, targets: Any, outputs: Path) -> None:
         key = (recording, tuple(targets))
@@ -64,7 +64,7 @@ def made_once(tmp_path_factory) -> Iterator[None]:
         shutil.copytree(kept[key], outputs, dirs_exist_ok=True)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorded, "write", once)
+        patch.setattr(locate, "make_results", once)
         yield
 
 
@@ -265,7 +265,7 @@ def test_names_of_megabytes_are_cut_before_they_are_searched(tmp_path):
     found = torch_trace.read(long.write(tmp_path / "trace.json"))
     texts = [found.kinds[0].name, *found.texts]
     assert max(map(len, texts)) == LONGEST_NAME + 1
-    assert kernelfamily.family("x" * kernelfamily.TELLING + "gemm") == kernelfamily.OTHER
+    assert kernelname.family("x" * kernelname.TELLING + "gemm") == kernelname.OTHER
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def recorded_launches() -> list[tuple[str, dict[str, Any], Any, Any, bool]]:
 def _recorded_launches() -> Iterator[tuple[str, dict[str, Any], Any, Any, bool]]:
     for path in some(RECORDED):
         points = {point["id"]: point for point in read_json(path.parent / "points.json")}
-        timeline = nsys_timeline.read(path)
+        timeline = nsys.read_timeline(path)
         hosts = summary.Summary(timeline, NOTHING, summary.Yardstick()).hosts
         rows, ranges = timeline.rows, timeline.ranges.arrays()
         order = np.argsort(ranges["start"])
@@ -457,7 +457,7 @@ def agrees(candidate: dict[str, Any], p: dict[str, Any]) -> bool:
 def test_every_shape_of_a_recorded_launch_is_right_or_refused(with_facts):
     told: dict[str, int] = {}
     for target, p, one, hosts, graph in some(recorded_launches()):
-        if one.kind != "kernel" or not kernelfamily.targets(kernelfamily.bare(one.name)):
+        if one.kind != "kernel" or not kernelname.targets_of(kernelname.bare(one.name)):
             continue
         facts = NOTHING.joined(truth(target, p), "the truth") if with_facts else NOTHING
         found = shapes.of_launch(one, facts, hosts, graph)
@@ -703,7 +703,7 @@ def test_a_gain_is_what_was_measured_and_never_more_than_the_share(tmp_path):
 
 
 def test_a_saving_is_of_the_side_that_a_launch_is_on():
-    price = Price("time_cold_us", "a", "b", (), 100, 80, -0.2, low=-0.25, high=-0.1)
+    price = Effect("time_cold_us", "a", "b", (), 100, 80, -0.2, low=-0.25, high=-0.1)
     assert gain.saving(price, base=True) == pytest.approx((0.1, 0.25))
     low, high = gain.saving(price, base=False)
     assert (low, high) == pytest.approx((-1 / 3, -1 / 9))
@@ -783,14 +783,14 @@ SOFTMAX = "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float,
     ],
 )  # fmt: skip
 def test_a_kernels_family_and_whose_it_is(name, family, owner):
-    assert (kernelfamily.family(name), kernelfamily.owner(name)) == (family, owner)
+    assert (kernelname.family(name), kernelname.owner(name)) == (family, owner)
 
 
 def test_every_kernel_of_a_target_has_a_family():
     for target in some(known().values()):
         for symbol in target.source.kernels if not target.generic else ():
             if symbol.header:
-                assert kernelfamily.family(symbol.name) != kernelfamily.OTHER, symbol.name
+                assert kernelname.family(symbol.name) != kernelname.OTHER, symbol.name
 
 
 # --- the verb ---------------------------------------------------------------------------------------

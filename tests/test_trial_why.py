@@ -19,8 +19,7 @@ from ncuflow.findings import profiled
 from ncuflow.model import Kernel
 from ncuflow.pages.html.trial import rendered
 from ncuflow.parsers import ncu
-from ncuflow.parsers.chips import CHIPS
-from ncuflow.parsers.registry import METRICS, counters
+from ncuflow.parsers.registry import CHIPS, METRICS, counters
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import load
 from ncuflow.trial import screen, why

@@ -25,8 +25,11 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.cupti import ranges  # noqa: E402
 from ncuflow.evidence.provenance import origin  # noqa: E402
 from ncuflow.io import read_json, scratch, write_json  # noqa: E402
-from ncuflow.parsers.chips import chip_of  # noqa: E402
-from ncuflow.parsers.registry import METRICS, counters  # noqa: E402
+from ncuflow.parsers.registry import (  # noqa: E402
+    METRICS,
+    chip_of,
+    counters,
+)
 from ncuflow.runner import run as runner  # noqa: E402
 from ncuflow.runner.check import check, warm_up  # noqa: E402
 from ncuflow.runner.job import Run  # noqa: E402

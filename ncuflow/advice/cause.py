@@ -13,7 +13,7 @@ from ncuflow.advice.record import Advice, AdvisedShape
 from ncuflow.compare import attribution, verdict
 from ncuflow.compare.records import Cause
 from ncuflow.compare.verdict import Side
-from ncuflow.findings import limiter, profiled, recorded
+from ncuflow.findings import limiter, locate, profiled
 from ncuflow.format import si
 from ncuflow.io import BadInput
 from ncuflow.model import Kernel
@@ -66,8 +66,8 @@ def of_side(side: Side) -> Counts:
 def counts(folder: Path) -> Iterator[Counts]:
     """What was counted: results, a recording, or a folder with reports of `ncuflow ncu`. Raises BadInput where it is none."""
     reports = sorted([*folder.rglob("*.ncu-rep"), *folder.rglob("*.ncu-rep.xz")])
-    if recorded.is_recording(folder) or (folder / "results").is_dir() or not reports:
-        with recorded.results_of(folder, None) as place:
+    if locate.is_recording(folder) or (folder / "results").is_dir() or not reports:
+        with locate.results_of(folder, None) as place:
             yield of_side(verdict.load(place))
     else:
         yield _of_reports(reports)

@@ -14,8 +14,8 @@ from ncuflow.advice import cause, options, thumb
 from ncuflow.advice.course import layers
 from ncuflow.advice.record import Advice, AdvisedChoice, AdvisedShape, Outcome
 from ncuflow.compare import verdict
-from ncuflow.findings import choices, recorded, stored
-from ncuflow.findings.choices import Price
+from ncuflow.findings import choices, locate, stored
+from ncuflow.findings.choices import Effect
 from ncuflow.io import BadInput, conforming, read_as
 from ncuflow.model import SOFTWARE, Point, Results
 from ncuflow.record import Check
@@ -48,7 +48,7 @@ def advise(
 
     Raises BadInput where the folder is neither, or lacks a target.
     """
-    with recorded.results_of(folder, targets) as place:
+    with locate.results_of(folder, targets) as place:
         found = stored.folder(place, targets)
         side = verdict.load(place, targets)
         counts = cause.of_side(side)
@@ -164,7 +164,7 @@ class _Group:
         found.layers = layers(found)
         return found
 
-    def _price(self, taken: str, default: Point | None) -> Price | None:
+    def _price(self, taken: str, default: Point | None) -> Effect | None:
         """What the default takes against the one to take; None where it is that, or was not timed."""
         if default is None or default not in self._timed or taken == self._default.id:
             return None
@@ -259,7 +259,7 @@ def _planned(target: Target, point: Point) -> Planned:
     return Planned(point["point"], target.name, dict(point["params"]))
 
 
-def _relative(price: Price | None) -> Relative | None:
+def _relative(price: Effect | None) -> Relative | None:
     """The change with its interval; None where the evidence keeps no spread."""
     if price is None or price.low is None or price.high is None:
         return None

@@ -13,7 +13,7 @@ from ncuflow.compare import verdict
 from ncuflow.compare.records import MetricChange, Thresholds
 from ncuflow.compare.verdict import HOST, METRICS, Side
 from ncuflow.evidence import location, manifest
-from ncuflow.findings import recorded, stored
+from ncuflow.findings import locate, stored
 from ncuflow.io import CommandError, UsageError, clean, present, scratch
 from ncuflow.trial.record import Relative
 
@@ -70,7 +70,7 @@ class Recordings:
     def _side(self, version: str) -> Side:
         if version not in self._sides:
             place = self._stack.enter_context(scratch())
-            recorded.write(self._folders[version], [self._target], place)
+            locate.make_results(self._folders[version], [self._target], place)
             self._sides[version] = verdict.load(place / "results", [self._target])
         return self._sides[version]
 

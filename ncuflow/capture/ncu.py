@@ -24,8 +24,7 @@ from ncuflow.evidence.reportscrub import scrub_report
 from ncuflow.gpu.nvml import DriverQuery, VisibleGpu
 from ncuflow.io import UsageError
 from ncuflow.parsers import reader
-from ncuflow.parsers.chips import chip_of
-from ncuflow.parsers.registry import METRICS, counters
+from ncuflow.parsers.registry import METRICS, chip_of, counters
 from ncuflow.process import CaptureError, ProcessExit, output_of, python_environment
 from ncuflow.target.contract import Target, load
 

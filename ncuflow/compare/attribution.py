@@ -14,16 +14,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
+from itertools import chain
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 from ncuflow.compare import decomposition
 from ncuflow.compare.decomposition import LaunchRates
 from ncuflow.compare.records import Cause, ChangeTerm, Fact, Value
-from ncuflow.compare.traces import Copies, Traced
 from ncuflow.findings import kernelname, limiter
-from ncuflow.findings.occupancy import occupancy_limit
+from ncuflow.findings.join import idle_us
+from ncuflow.findings.limiter import occupancy_limit
 from ncuflow.format import with_unit
-from ncuflow.model import Kernel
+from ncuflow.model import Kernel, Row
+from ncuflow.parquet import read_columns
 
 MOST_LINES = 5
 CLOCK_DECIDES = 0.5  # of a kernel's change
@@ -37,6 +41,65 @@ SAME_INSTRUCTIONS = 0.02
 LEAST_LINE = 0.03  # of a kernel's change: a source line that moved by less is left out
 SHOWN = 40  # characters of names that are not decoded
 NOTHING = "–"  # where a side has no arguments of its own
+
+
+# --- what nsys saw in the launches of each point ----------------------------------------------
+
+TRACED = ("report", "point", "launch", "kind", "name", "start_ns", "end_ns", "duration_ns")
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Copies or fills of one kind in a launch: how many, and their µs together (medians)."""
+
+    count: float
+    us: float
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A launch as nsys saw it, medians over the launches; copies by kind and direction."""
+
+    copies: dict[str, Copies]
+    idle_us: float
+
+
+def traced(path: Path) -> dict[str, Traced]:
+    """By point, from a timeline table; empty where there is none."""
+    columns = read_columns(path, TRACED) if path.exists() else {}
+    rows = zip(*columns.values(), strict=True)
+    return of_timeline(dict(zip(columns, row, strict=True)) for row in rows)
+
+
+def of_timeline(rows: Iterable[Row]) -> dict[str, Traced]:
+    """Of rows of no point (the flush between launches, plan() before them) there is nothing.
+
+    A point that two reports traced has launches in both.
+    """
+    points: dict[str, dict[tuple[str, int], list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row["point"] is not None:
+            points[row["point"]][row["report"], row["launch"]].append(row)
+    return {point: _traced([*launches.values()]) for point, launches in points.items()}
+
+
+def _traced(launches: Sequence[Sequence[Row]]) -> Traced:
+    idle = [idle_us((row["start_ns"], row["end_ns"]) for row in launch) for launch in launches]
+    moved: list[dict[str, list[float]]] = []
+    for launch in launches:
+        moved.append(defaultdict(list))
+        for row in launch:
+            if row["kind"] in ("memcpy", "memset") and row["duration_ns"] is not None:
+                named = row["name"] and row["name"] != row["kind"]
+                what = f"{row['kind']} {row['name']}" if named else row["kind"]
+                moved[-1][what].append(row["duration_ns"] / 1e3)
+    # A launch without such a copy counts as 0 of them.
+    times = {what: [own.get(what, []) for own in moved] for what in chain(*moved)}
+    copies = {
+        what: Copies(float(median(map(len, each))), median(map(math.fsum, each)))
+        for what, each in times.items()
+    }
+    return Traced(copies, median(idle))
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,21 @@
-"""What a comparison says, as records: ``compare.json`` is written of these and read back into them."""
+"""What a comparison says, as records: ``compare.json`` is written of these and read back into them; its JSON output; and what
+became of a change over comparisons in a row: in which step it came, and whether a later one took it back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import log, log1p
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ncuflow.compare.differences import Difference
-from ncuflow.compare.gpus import TwoGpus
+from pydantic import ConfigDict, Field
+
+from ncuflow.answer import Answer, AnswerColumn, AnswerPart, cut
+from ncuflow.compare.differences import Difference, TwoGpus
 from ncuflow.findings.statistics import FASTER, SLOWER, Estimate, Floor
 from ncuflow.io import read_as
 
@@ -176,3 +183,169 @@ class Comparison:
 def read(path: Path) -> Comparison:
     """The comparison of a ``compare.json``. Raises BadInput where the file is none."""
     return read_as(path, Comparison, "the JSON of a comparison")
+
+
+# --- the answer with --json ------------------------------------------------------------------
+
+
+class ComparedPoint(AnswerPart):
+    """One point, or one matched kernel, on both sides; with what else compare.json has of it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    """of the point; of reports NVTX range, name and index"""
+    trace: str | None
+    """the words before a column that `ncuflow trace` takes; null of a kernel of a report"""
+    metric: str
+    """which of the metrics leads"""
+    base: float
+    """time on the first side, µs"""
+    head: float
+    """on the second, µs"""
+    relative: float
+    """head over base, less 1"""
+    low: float | None
+    """lower bound of it; null where a side has one value"""
+    high: float | None
+    """upper bound of it"""
+    p: float | None
+    """of the test, corrected; null where none was made"""
+    verdict: str
+    """slower, faster, same, too noisy to tell; not tested: too few samples on a side; not judged"""
+    metrics: dict[str, MetricChange]
+    """each metric of the point with the same fields"""
+    causes: list[Cause]
+    """what explains the change, the largest first"""
+
+
+class CompareAnswer(Answer):
+    """What got slower between two sides, and why: all that compare.json has, the points that changed first."""
+
+    command: Literal["compare"] = "compare"
+    """the command that answers"""
+    base: Named
+    """the first side: its name and where it was measured"""
+    head: Named
+    """the second side"""
+    differences: list[Difference]
+    """what differs between them besides the kernels"""
+    settings: Thresholds
+    """alpha, threshold and floor, of 1"""
+    statistics: Statistics
+    """how many tests were made, the floors by metric, and what cannot be known"""
+    points: list[ComparedPoint]
+    """what both have"""
+    only_base: list[str]
+    """what the first side alone has"""
+    only_head: list[str]
+    """what the second side alone has"""
+    not_compared: list[NotCompared]
+    """points that were not right, or not timed, on a side"""
+    gpus: TwoGpus | None
+    """what the second GPU changes; null where both are of one"""
+    comparison: int = Field(alias="schema")
+    """version of compare.json, whose fields these are"""
+
+
+def answered(found: Comparison, columns: Mapping[str, str], limit: int | None) -> CompareAnswer:
+    """The answer of a comparison, with so many points at most. columns: of the measurement, by metric."""
+    changed = {point.id for point in found.changed}
+    ordered = [*found.changed, *(point for point in found.points if point.id not in changed)]
+    points, left_out = cut(ordered, limit)
+    tiers = {side.provenance.get("tier") for side in (found.base, found.head)}
+    about = {
+        f"metrics.{name}": AnswerColumn(
+            unit="µs",
+            metric=columns.get(name, ""),
+            tier=tiers.copy().pop() if len(tiers) == 1 else None,
+        )
+        for name in sorted({metric for point in points for metric in point.metrics})
+    }
+    rows = [
+        ComparedPoint(**vars(one), trace=shlex.quote(one.id) if one.metric in columns else None)
+        for one in points
+    ]
+    content = vars(found) | {"points": rows, "columns": about, "left_out": left_out}
+    return CompareAnswer.model_validate(content)
+
+
+# --- comparisons in a row --------------------------------------------------------------------
+
+COLD = "cold_us"
+StepChange = tuple[int, MetricChange]
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Points of a target that changed in one step for one cause; steps count from 0.
+
+    changes: of each point; back: the step that brought their times back to what they were, with its changes, None where none did.
+    """
+
+    target: str
+    step: int
+    points: list[str]
+    changes: list[MetricChange]
+    back: int | None
+    returned: list[MetricChange]
+
+    @property
+    def cause(self) -> Cause | None:
+        """What took most of the change of the first point."""
+        return _first(self.changes[0])
+
+    @property
+    def undone(self) -> Cause | None:
+        """What took most of its way back."""
+        return _first(self.returned[0]) if self.returned else None
+
+
+def shifts(found: Sequence[Comparison]) -> list[Shift]:
+    """Changes of the time of a launch by target, step and cause, in this order."""
+    steps: dict[tuple[str, str], list[StepChange]] = defaultdict(list)
+    for index, comparison in enumerate(found):
+        for point in comparison.points:
+            row = point.metrics.get(COLD)
+            if row is not None and row.changed:
+                steps[point.target, point.id].append((index, row))
+    groups: dict[
+        tuple[str, int, int, str], list[tuple[str, MetricChange, MetricChange | None]]
+    ] = {}
+    for (target, name), changed in steps.items():
+        for (step, row), back in _paired(changed, found[0].settings.threshold):
+            kind = " ".join(cause.kind + cause.what for cause in (_first(row),) if cause)
+            key = (target, step, back[0] if back else len(found), kind)
+            groups.setdefault(key, []).append((name, row, back[1] if back else None))
+    return [
+        Shift(
+            target,
+            step,
+            [name for name, _, _ in members],
+            [row for _, row, _ in members],
+            back if back < len(found) else None,
+            [row for _, _, row in members if row],
+        )
+        for (target, step, back, _), members in sorted(groups.items(), key=lambda item: item[0])
+    ]
+
+
+def _paired(
+    changed: Sequence[StepChange], threshold: float
+) -> Iterator[tuple[StepChange, StepChange | None]]:
+    """Each change of a point, with the later one after which its time is again what it was before."""
+    taken: set[int] = set()
+    for place, (step, row) in enumerate(changed):
+        if step in taken:
+            continue
+        near = log1p(max(threshold, row.floor or 0.0))
+        later = (one for one in changed[place + 1 :] if abs(log(one[1].head / row.base)) <= near)
+        back = next(later, None)
+        if back:
+            taken.add(back[0])
+        yield (step, row), back
+
+
+def _first(row: MetricChange) -> Cause | None:
+    known = [cause for cause in row.causes if cause.share_of_delta is not None]
+    return max(known, key=lambda cause: cause.share_of_delta or 0.0, default=None)

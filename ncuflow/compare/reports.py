@@ -26,7 +26,6 @@ from ncuflow.findings import profiled, statistics
 from ncuflow.format import micro, quantity, with_unit
 from ncuflow.io import BadInput, shown, sniff_packed
 from ncuflow.model import Kernel
-from ncuflow.parsers import nsys
 
 NCU, NSYS = "ncu", "nsys"
 MOST_PARTS, LEAST_SHARE = 4, 0.05
@@ -79,17 +78,9 @@ def _times(group: Group) -> list[float]:
 
 def _kernels(path: Path) -> tuple[list[Kernel], int]:
     """(timed kernels in launch order with metrics, stalls and lines, how many were not timed)."""
-    every = _traced(path) if _tool(path) == NSYS else _profiled(path)
+    every = profiled.launches(path, path.name)
     timed = [kernel for kernel in every if kernel["duration_ns"]]
     return timed, len(every) - len(timed)
-
-
-def _traced(path: Path) -> list[Kernel]:
-    return profiled.traced(nsys.read(path))
-
-
-def _profiled(path: Path) -> list[Kernel]:
-    return profiled.kernels(profiled.read(path), path.name)
 
 
 def distinct(paths: Sequence[str]) -> list[str]:

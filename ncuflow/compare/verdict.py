@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ncuflow.compare import attribution, decomposition, differences, gpus, reports, traces
+from ncuflow.compare import attribution, decomposition, differences, reports
 from ncuflow.compare.records import (
     Comparison,
     MetricChange,
@@ -22,7 +22,7 @@ from ncuflow.compare.records import (
     Statistics,
     Thresholds,
 )
-from ncuflow.findings import recorded, statistics, stored
+from ncuflow.findings import locate, statistics, stored
 from ncuflow.findings.statistics import ENOUGH_RUNS, NOT_JUDGED, Estimate, Floor, Runs
 from ncuflow.format import with_unit
 from ncuflow.io import BadInput
@@ -52,12 +52,14 @@ class Side:
     deep: dict[str, list[Kernel]] = field(default_factory=dict)
 
     @cached_property
-    def traced(self) -> dict[str, traces.Traced]:
+    def traced(self) -> dict[str, attribution.Traced]:
         """What nsys saw, by point, of every target that has a timeline table."""
         if self.tables is None:
             return {}
         targets = {name.partition("/")[0] for name in self.points}
-        found = [traces.read(self.tables / target / "timeline.parquet") for target in targets]
+        found = [
+            attribution.traced(self.tables / target / "timeline.parquet") for target in targets
+        ]
         return {point: seen for points in found for point, seen in points.items()}
 
     def profile(self, name: str) -> attribution.Profile:
@@ -156,7 +158,7 @@ def compare(base: Side, head: Side, settings: Thresholds) -> Comparison:
             for name in common
             if name not in estimates
         ],
-        gpus=gpus.of_sides(base.provenance, head.provenance, pairs),
+        gpus=differences.two_gpus(base.provenance, head.provenance, pairs),
     )
 
 
@@ -386,8 +388,8 @@ def of_paths(
     if not (base.is_dir() and head.is_dir()):
         return reports.compare(base, head, settings)
     with (
-        recorded.results_of(base, base_targets) as before,
-        recorded.results_of(head, head_targets) as after,
+        locate.results_of(base, base_targets) as before,
+        locate.results_of(head, head_targets) as after,
     ):
         return compare(load(before, base_targets), load(after, head_targets), settings)
 

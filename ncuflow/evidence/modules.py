@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncuflow.io import NCU_MAGIC
-from ncuflow.parsers import container, wire
+from ncuflow.parsers import container
 
 IMAGE = 4  # of a source entry: the ELF image of a module
 ELF = b"\x7fELF"
@@ -23,7 +23,7 @@ def without(data: bytes) -> bytes:
     found += data[head - 4 : position]
     while position < len(data):
         start, end = container.message(data, position, "block header")
-        header = wire.integers(data, start, end)
+        header = container.integers(data, start, end)
         position = end + header.get(container.PAYLOAD_SIZE, 0)
         payload = b"".join(_entries(data, end, position, header.get(container.SOURCES, 0)))
         found += _framed(_with_size(data, start, end, len(payload))) + payload
@@ -34,25 +34,25 @@ def without(data: bytes) -> bytes:
 
 def _entries(data: bytes, start: int, end: int, sources: int) -> Iterator[bytes]:
     """The entries of a block, framed: its sources, which come first, without images, the others as they are."""
-    for number, (first, last) in enumerate(wire.messages(data, start, end)):
+    for number, (first, last) in enumerate(container.messages(data, start, end)):
         if number >= sources:
             yield data[first - 4 : last]
             continue
-        kept = (f for f in wire.fields(data, first, last) if not _is_image(data, f))
+        kept = (f for f in container.fields(data, first, last) if not _is_image(data, f))
         yield _framed(b"".join(data[f.start : f.end] for f in kept))
 
 
-def _is_image(data: bytes, field: wire.Field) -> bool:
+def _is_image(data: bytes, field: container.Field) -> bool:
     return field.number == IMAGE and data.startswith(ELF, field.value)
 
 
 def _with_size(data: bytes, start: int, end: int, size: int) -> bytes:
     """A block header that announces a payload of this size."""
     return b"".join(
-        wire.integer(f.number, size)
+        container.integer(f.number, size)
         if f.number == container.PAYLOAD_SIZE
         else data[f.start : f.end]
-        for f in wire.fields(data, start, end)
+        for f in container.fields(data, start, end)
     )
 
 

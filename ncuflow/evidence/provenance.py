@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from ncuflow.io import read_as
 from ncuflow.model import CONDITIONS, VERSIONS, CaptureRow, Origin, Provenance
 from ncuflow.origin import now
-from ncuflow.parsers.chips import unknown
+from ncuflow.parsers.registry import unknown
 
 TIERS = {
     "A": "live counters",

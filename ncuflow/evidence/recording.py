@@ -24,7 +24,7 @@ from ncuflow.io import (
 )
 from ncuflow.model import DEEP, PAIRS, REPORTS
 from ncuflow.origin import now
-from ncuflow.parsers import children, listing, reader, tables
+from ncuflow.parsers import lines, reader, tables
 from ncuflow.private import find_path, find_secret, patterns
 from ncuflow.process import CaptureError
 
@@ -76,7 +76,7 @@ def evidence_files(evidence: Path) -> Iterator[Path]:
         skipped = any(part in SKIPPED or part.startswith(".") for part in parts)
         if not skipped and manifest.foreign(path):
             raise CaptureError(f"{path}: no file of the evidence's own, but a link or a device")
-        if not path.is_file() or skipped or path.name.endswith(listing.SUFFIX):
+        if not path.is_file() or skipped or path.name.endswith(lines.LISTING_SUFFIX):
             continue
         if path.suffix not in PACKED or path.stat().st_size:
             yield path
@@ -85,9 +85,9 @@ def evidence_files(evidence: Path) -> Iterator[Path]:
 def of_each(files: Iterable[Path], work: Callable[[Path], None]) -> None:
     """Do the work for each file in a child, several at once and the largest first, which take the longest."""
     try:
-        for _ in children.each(work, sorted(files, key=lambda path: -path.stat().st_size)):
+        for _ in reader.in_children(work, sorted(files, key=lambda path: -path.stat().st_size)):
             pass
-    except children.ChildDied as death:
+    except reader.ChildDied as death:
         raise CaptureError(
             f"{death.task}: its child was killed, or NVIDIA's reader crashes on it"
         ) from None
@@ -146,7 +146,7 @@ def store(path: Path, place: Path, known: Any, with_modules: bool) -> None:
         if is_report(path) and find_spec("ncu_report"):
             smaller = without_modules(plain, own / place.name)
             bare = smaller.stat().st_size == plain.stat().st_size
-            made = listing.beside(path, plain) if bare else listing.listed(plain)
+            made = lines.listing_beside(path, plain) if bare else lines.listing_of(plain)
             # The hot lines of a deep report need the modules.
             if not (with_modules or place.stem == DEEP):
                 plain = smaller
@@ -180,7 +180,7 @@ def add_listing(made: dict[str, Any], place: Path, known: Any) -> None:
     secret = find_secret(text, known)
     if secret:
         raise CaptureError(f"{place.name}: names {secret} as a source, which no recording may")
-    with lzma.open(listing.place(place), "wb", filters=FILTERS) as packed:
+    with lzma.open(lines.listing_path(place), "wb", filters=FILTERS) as packed:
         packed.write(text)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ncuflow.io import NCU_MAGIC, replacing
-from ncuflow.parsers import wire
+from ncuflow.parsers import container
 from ncuflow.private import masked_path, paths
 
 SMALL = 64 << 10  # session messages are a few hundred bytes; kernels and modules are far larger
@@ -76,10 +76,10 @@ def private_spans(data: bytes | bytearray) -> Iterator[tuple[int, int]]:
         if end - start > SMALL:
             continue
         for path in (START, SYSTEM):
-            for system in wire.descend(data, start, end, path):
+            for system in container.descend(data, start, end, path):
                 yield from _system_spans(data, system)
-        yield from ((f.value, f.end) for f in wire.descend(data, start, end, COMMAND))
-        for program in wire.descend(data, start, end, PROGRAM):
+        yield from ((f.value, f.end) for f in container.descend(data, start, end, COMMAND))
+        for program in container.descend(data, start, end, PROGRAM):
             folder = bytes(data[program.value : program.end]).rfind(b"/")
             if folder > 0 and data[program.value] == ord("/"):
                 yield program.value, program.value + folder
@@ -88,14 +88,14 @@ def private_spans(data: bytes | bytearray) -> Iterator[tuple[int, int]]:
 def messages(data: bytes | bytearray) -> list[tuple[int, int]]:
     """(start, end) of each message of a report; none if it is not laid out as expected."""
     try:
-        return list(wire.messages(data, len(NCU_MAGIC))) if data.startswith(NCU_MAGIC) else []
+        return list(container.messages(data, len(NCU_MAGIC))) if data.startswith(NCU_MAGIC) else []
     except ValueError:
         return []
 
 
-def _system_spans(data: bytes | bytearray, system: wire.Field) -> Iterator[tuple[int, int]]:
+def _system_spans(data: bytes | bytearray, system: container.Field) -> Iterator[tuple[int, int]]:
     for path in (HOST, ADDRESS):
-        for field in wire.descend(data, system.value, system.end, path):
+        for field in container.descend(data, system.value, system.end, path):
             yield field.value, field.end
 
 

@@ -11,7 +11,7 @@ from ncuflow.evidence import manifest
 from ncuflow.evidence.recording import FILTERS, is_report
 from ncuflow.evidence.reportscrub import mask_paths, masked_report
 from ncuflow.io import opened, read_json, replacing, write_json
-from ncuflow.parsers import listing
+from ncuflow.parsers import lines
 from ncuflow.process import CaptureError
 
 
@@ -26,7 +26,7 @@ def changes(report: Path) -> dict[Path, bytes]:
         raise CaptureError(f"{report}: not a report whose layout is known")
     if after == before:
         return {}
-    beside = listing.place(report)
+    beside = lines.listing_path(report)
     if not beside.is_file():
         return {report: after}
     known, new = (hashlib.sha256(data).hexdigest().encode() for data in (before, after))

@@ -1,7 +1,8 @@
-"""One launch of an ncu report → its explanation."""
+"""One launch of a report of ncu, or one kernel of a trace of nsys, which has times and no counters → its explanation."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,17 +24,17 @@ from ncuflow.explain.record import (
     Suggestion,
     WaitingLine,
 )
-from ncuflow.findings import hotlines, limiter, place, profiled, roles, stalltree
+from ncuflow.findings import limiter, locate, profiled, waits
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import total
 from ncuflow.findings.lineage import LINES
 from ncuflow.format import micro, pct, percent
 from ncuflow.io import BadInput
 from ncuflow.model import VERSIONS, Kernel, Measurement, Provenance, Rule, Stall
-from ncuflow.parsers import breakdown
-from ncuflow.parsers.ncu import Report
-from ncuflow.parsers.problems import FAILED
-from ncuflow.parsers.show_ncu import ROUGH, stall_sum
+from ncuflow.parsers import breakdown, demangled
+from ncuflow.parsers.ncu import FAILED, Report
+from ncuflow.parsers.nsys import Trace
+from ncuflow.parsers.show_ncu import ROUGH, dims, stall_sum
 from ncuflow.parsers.stalls import RATIO, STALL_REASONS
 
 FEW = 5  # names that an error lists
@@ -41,31 +42,18 @@ MOST_ADVICE = 8
 SAMPLED = "smsp__pcsamp_warps_issue_stalled_*"
 TIMES = ("duration_ns", "gpu__time_duration.sum")
 MISSING = {
-    "limit": Missing(
-        what="how busy each hardware unit was (the breakdown of Speed of Light)",
-        brought_by="--section SpeedOfLight",
-    ),
-    "parts": Missing(
-        what="which pipe of the SM and which memory it is (the breakdown of Speed of Light)",
-        brought_by="--section SpeedOfLight",
-    ),
-    "time": Missing(what="the time of the launch", brought_by="--metrics gpu__time_duration.sum"),
-    "waves": Missing(
-        what="how many waves of blocks the grid is", brought_by="--section LaunchStats"
-    ),
-    "stalls": Missing(
-        what="what warps wait for (all stall reasons)", brought_by="--section WarpStateStats"
-    ),
-    "lines": Missing(
-        what="where warps wait (samples by instruction)", brought_by="--section SourceCounters"
-    ),
-    "line table": Missing(
-        what="which source lines the sampled instructions are of",
-        brought_by="nvcc -lineinfo when the kernel is compiled",
-    ),
-    "rules": Missing(what="what NVIDIA's rules say", brought_by="--set full (with --apply-rules yes)"),
+    name: Missing(what=what, brought_by=brought_by)
+    for name, what, brought_by in (
+        ("limit", "how busy each hardware unit was (the breakdown of Speed of Light)", "--section SpeedOfLight"),
+        ("parts", "which pipe of the SM and which memory it is (the breakdown of Speed of Light)", "--section SpeedOfLight"),
+        ("time", "the time of the launch", "--metrics gpu__time_duration.sum"),
+        ("waves", "how many waves of blocks the grid is", "--section LaunchStats"),
+        ("stalls", "what warps wait for (all stall reasons)", "--section WarpStateStats"),
+        ("lines", "where warps wait (samples by instruction)", "--section SourceCounters"),
+        ("line table", "which source lines the sampled instructions are of", "nvcc -lineinfo when the kernel is compiled"),
+        ("rules", "what NVIDIA's rules say", "--set full (with --apply-rules yes)"),
+    )
 }  # fmt: skip
-
 # What ncu does not print although it has counted it.
 NOT_PRINTED = {
     name: MISSING[name].model_copy(update={"brought_by": f"ncu --export FILE{option}"})
@@ -169,7 +157,7 @@ def of_kernel(
     judged, lines = limited(row, at), waiting_lines(kernel, at, row["tier"])
     bound = headroom(row, at)
     return Explanation(
-        subject=subject(kernel, alike, point if point and place.is_point(point) else None),
+        subject=subject(kernel, alike, point if point and locate.is_point(point) else None),
         lineage=lineage(PurePath(kernel["report"]).name, kind, origin),
         time=_time(kernel, at),
         limit=judged,
@@ -194,15 +182,11 @@ def subject(kernel: Kernel, alike: Sequence[Kernel], point: str | None = None) -
         untimed=sum(one["duration_ns"] is None for one in alike),
         nvtx=kernel["nvtx"],
         point=point,
-        grid=_dims(kernel["grid"]),
-        block=_dims(kernel["block"]),
+        grid=dims(kernel["grid"]),
+        block=dims(kernel["block"]),
         registers=kernel["registers"],
         smem_bytes=None if smem is None else int(smem),
     )
-
-
-def _dims(text: str | None) -> list[int] | None:
-    return None if text is None else [int(part) for part in text.split(",")]
 
 
 def lineage(file: str, kind: str, origin: Provenance) -> Lineage:
@@ -268,14 +252,14 @@ def limited(row: Measurement, at: TraceWords) -> LimitedBy | None:
 def stalled(kernel: Kernel, at: TraceWords, tier: Tier) -> list[Stalled]:
     """The stall reasons by share, the largest first; none where not all were counted."""
     known = [s for s in kernel["stalls"] if s["kind"] == "stall" and s["share"]]
-    part = roles.mbarrier_part(kernel)
+    part = waits.mbarrier_part(kernel)
     at_barrier = Number(
         value=100 * part, unit="%", metric=SAMPLED, tier=tier, trace=at.to(LINES)
     ) if part else None  # fmt: skip
     return [
         Stalled(
             reason=stall["reason"],
-            meaning=stalltree.meaning(stall["reason"]),
+            meaning=waits.meaning(stall["reason"]),
             share=Number(
                 value=100 * (stall["share"] or 0.0), unit="%", metric=_counter(stall),
                 tier=tier, trace=at.to(f"stall_{stall['reason']}"),
@@ -313,7 +297,7 @@ def waiting_lines(
             ),
             uncertainty=None if line.uncertainty is None else 100 * line.uncertainty,
         )
-        for line in hotlines.hottest(kernel, index, version)
+        for line in waits.hottest(kernel, index, version)
     ]  # fmt: skip
 
 
@@ -332,7 +316,7 @@ def advised(kernel: Kernel, at: TraceWords, tier: Tier, room: Headroom | None) -
     """NVIDIA's own rules that fired, in the order of `stalltree.advice`."""
     return [
         _advised(rule, at, tier, room.most if room else None)
-        for rule in stalltree.advice(kernel, MOST_ADVICE)
+        for rule in waits.advice(kernel, MOST_ADVICE)
     ]
 
 
@@ -375,7 +359,7 @@ def _missing(
         yield (missing if there else MISSING)["stalls"]
     if not lines:
         yield missing["lines"]
-    elif not hotlines.coverage(kernel):
+    elif not waits.coverage(kernel):
         yield MISSING["line table"]
     if not kernel["rules"]:
         yield MISSING["rules"]
@@ -390,3 +374,50 @@ def _notes(kernel: Kernel) -> Iterator[str]:
             f"the stall reasons add up to {pct(100 * added)} of the warp latency: the replay passes that counted them "
             "were not alike, and their shares are rough"
         )
+
+
+# --- of a trace ------------------------------------------------------------------------------
+
+COUNTERS = Missing(
+    what="what limits it, what its warps wait for and where: a trace has no counters",
+    brought_by="ncu --set full -k {} -c 1",
+)
+
+
+def of_trace(trace: Trace, kernel: str | int | None = None) -> Explanation:
+    """The explanation of the launch that `launch.choose` takes.
+
+    Raises BadInput where the trace has no such kernel.
+    """
+    every = profiled.traced(trace)
+    if not every:
+        raise BadInput(trace.file, "a trace without kernels")
+    chosen, alike = choose(every, kernel, trace.file)
+    return Explanation(
+        subject=subject(chosen, alike),
+        lineage=Lineage(
+            file=PurePath(trace.file).name, kind="nsys", tier=profiled.RECORDED, gpu=chosen["device"], compute_capability=None,
+            versions={"nsys": trace.nsys_version} if trace.nsys_version else {}, date=None,
+        ),
+        time=Number(
+            value=chosen["duration_ns"] or 0.0, unit="ns", metric="end - start of CUPTI_ACTIVITY_KIND_KERNEL",
+            tier=profiled.RECORDED, trace=TraceWords(f"{trace.file}#{chosen['kernel']}").to("duration_ns"),
+        ),
+        limit=None, stalls=[], lines=[], headroom=None, suggestions=[],
+        missing=[COUNTERS.model_copy(update={"brought_by": COUNTERS.brought_by.format(_only(chosen, every))})],
+        notes=[*also_named(every, kernel), share(alike, every, "trace"), *trace.problems],
+    )  # fmt: skip
+
+
+def pattern(name: str) -> str:
+    """The kernel as ncu's -k takes it, a word of a shell: its name is anybody's."""
+    return shlex.quote(f"regex:^{re.escape(name)}$")
+
+
+def _only(chosen: Kernel, every: Sequence[Kernel]) -> str:
+    """What of ncu's options takes this launch, in a run like the one that was traced: it knows a kernel by its function
+    name, which templates share, and counts the launches of that name."""
+    before = sum(one["name"] == chosen["name"] for one in every[: every.index(chosen)])
+    full = chosen["demangled"] or ""
+    name = full if demangled.CUTE_MANGLED.fullmatch(full) else demangled.function(chosen["name"])
+    return pattern(name) + (f" -s {before}" if before else "")

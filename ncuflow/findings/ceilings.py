@@ -1,4 +1,6 @@
-"""Ceilings: what a GPU could do at most, from three independent sources.
+"""Ceilings: what a GPU could do at most, from three independent sources; and the machine that they are of.
+
+    ncuflow environment --evidence ROOT [--recording NAME] --out FILE.json      results/environment_info.json
 
 datasheet  NVIDIA's published peak of the part (``gpus.yaml``, with the source of each figure)
 counter    the peak that the hardware counters state for one launch, at the clocks of that launch
@@ -8,15 +10,17 @@ measured   the highest rate that anything reached on the same machine: a large c
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ncuflow.evidence.provenance import environment, load_provenance
 from ncuflow.gpu.table import product, table
-from ncuflow.io import BadInput, read_as
-from ncuflow.model import Ceilings, MeasuredPeaks, Measurement
+from ncuflow.io import BadInput, read_as, write_json
+from ncuflow.model import Ceilings, MachineInfo, MeasuredPeaks, Measurement
 from ncuflow.record import SmClock
 
 DRAM = "dram_gbs"
@@ -184,3 +188,30 @@ def roofless(rows: Iterable[Measurement]) -> list[str]:
             known = any(row.get(f"ceiling_{unit}_tflops_{source}") for source in SOURCES)
             found[kind] = found.get(kind, False) or known
     return sorted(kind for kind, known in found.items() if not known)
+
+
+# --- what the preflight found, as results/environment_info.json ------------------------------
+
+
+def environment_info(evidence: Path, recording: str | None) -> MachineInfo:
+    """Provenance, preflight findings and ceilings of the machine that made the evidence."""
+    provenance = load_provenance(evidence, recording)
+    gpu = provenance["gpu"]
+    return {
+        "schema": 1,
+        "provenance": provenance,
+        "findings": [
+            finding.model_dump(exclude_unset=True) for finding in environment(evidence).findings
+        ],
+        "ceilings": machine(gpu, load(evidence, gpu)),
+    }
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--evidence", type=Path, required=True)
+    parser.add_argument("--recording")
+    parser.add_argument("--out", type=Path, required=True)
+
+
+def run(args: argparse.Namespace) -> None:
+    write_json(args.out, environment_info(args.evidence, args.recording))

@@ -1,4 +1,4 @@
-"""Choices and their measured price: pairs of points that differ in one parameter and nothing else.
+"""Choices and their measured effects: pairs of points that differ in one parameter and nothing else.
 
 Where the evidence has the two timed in turns, those samples decide, held against pairs of a point with
 itself; else the two points' own series do, held against the noise floor of the evidence
@@ -38,7 +38,7 @@ STEPS = {"step_us": "hot_us", "step_cold_us": "cold_us"}
 
 
 @dataclass(frozen=True)
-class Price:
+class Effect:
     """One pair. change: other / base − 1; floor: relative noise floor of that, or None.
 
     low, high: 95 % interval of the change, the floor included; p: of the two-sided test of the launches alone,
@@ -60,26 +60,21 @@ class Price:
     high: float | None = None
     in_turns: bool = False
 
-    @property
-    def by_floor(self) -> bool:
-        """The launches tell the two apart, but by no more than the floor and their spread leave open."""
-        return self.verdict == "within noise" and self.p is not None and self.p < ALPHA
-
 
 @dataclass(frozen=True)
 class Subgroup:
     """Pairs of a choice that fare alike. where: what tells them from others, an expression over their parameters, or ""."""
 
     where: str
-    prices: tuple[Price, ...]
+    effects: tuple[Effect, ...]
 
 
-Untested = tuple[Price, tuple[Samples, Samples]]
+Untested = tuple[Effect, tuple[Samples, Samples]]
 _TESTS: dict[tuple[Samples, Samples], statistics.Found] = {}
 
 
-def prices(choice: Choice, results: Results) -> list[Price]:
-    """The price of a choice at every pair that the evidence has, in the order of its points."""
+def effects(choice: Choice, results: Results) -> list[Effect]:
+    """The effect of a choice at every pair that the evidence has, in the order of its points."""
     points = [point for point in results["points"] if point["status"] == "ok"]
     turns = {(pair["base"], pair["other"]): pair for pair in results.get("pairs") or ()}
     # The launches that a base needs before its own.
@@ -111,8 +106,8 @@ def prices(choice: Choice, results: Results) -> list[Price]:
     return [_judged(one, test) for (one, _), test in zip(known, tests, strict=True)]
 
 
-def _of_kernels(one: Price, by_id: Mapping[str, Point]) -> Price:
-    """The price of a choice of kernels: where both sides launch the same, what they differ by is noise, and so its floor."""
+def _of_kernels(one: Effect, by_id: Mapping[str, Point]) -> Effect:
+    """The effect of a choice of kernels: where both sides launch the same, what they differ by is noise, and so its floor."""
     if not same_launches(by_id[one.base_point], by_id[one.other_point]):
         return one
     return replace(one, floor=max(one.floor or 0.0, math.expm1(abs(math.log1p(one.change)))))
@@ -131,8 +126,8 @@ def same_launches(base: Point, other: Point) -> bool:
     return bool(base["kernels"]) and sides[0] == sides[1]
 
 
-def in_turns(results: Results) -> list[Price]:
-    """The price of every two points that were timed in turns, whatever choice tells them apart."""
+def in_turns(results: Results) -> list[Effect]:
+    """The effect of every two points that were timed in turns, whatever choice tells them apart."""
     turns = results.get("pairs") or []
     pairs = [pair for pair in turns if pair["base"] != pair["other"]]
     found = [_in_turns(pair, metric, turns, ()) for pair in pairs for metric in SAMPLES]
@@ -141,7 +136,7 @@ def in_turns(results: Results) -> list[Price]:
     return [_judged(one, test) for (one, _), test in zip(known, tests, strict=True)]
 
 
-def between(base: Point, other: Point, metric: str, results: Results) -> Price | None:
+def between(base: Point, other: Point, metric: str, results: Results) -> Effect | None:
     """What one point takes against another, whatever tells them apart; None where either lacks the metric."""
     turns = {(pair["base"], pair["other"]): pair for pair in results.get("pairs") or ()}
     found = _turned(turns, base, other)
@@ -175,7 +170,7 @@ def _apart(
     spent = math.fsum(time or 0.0 for time in more)
     a += spent
     floor = _floor(metric, (base["measurement"], other["measurement"]), floors)
-    one = Price(metric, base["point"], other["point"], fixed, a, b, b / a - 1, floor=floor)
+    one = Effect(metric, base["point"], other["point"], fixed, a, b, b / a - 1, floor=floor)
     return one, (tuple(time + spent for time in _samples(base, key)), _samples(other, key))
 
 
@@ -198,7 +193,7 @@ def _in_turns(pair: Turns, metric: str, others: Iterable[Turns], fixed: Fixed) -
         ),
         default=None,
     )
-    one = Price(metric, pair["base"], pair["other"], fixed, a, b, b / a - 1, floor=floor)
+    one = Effect(metric, pair["base"], pair["other"], fixed, a, b, b / a - 1, floor=floor)
     return replace(one, in_turns=True), (base_samples, other_samples)
 
 
@@ -221,7 +216,7 @@ def _tested(pairs: Sequence[tuple[Samples, Samples]]) -> list[statistics.Found]:
     """The test of each pair of samples; without one where a side has too few.
 
     Many are tested at once, since one takes milliseconds, and only what is new: opportunities ask for the pairs
-    that prices have asked for.
+    that effects have asked for.
     """
     enough = [pair for pair in dict.fromkeys(pairs) if min(map(len, pair)) >= FEWEST_SAMPLES]
     new = [pair for pair in enough if pair not in _TESTS]
@@ -229,8 +224,8 @@ def _tested(pairs: Sequence[tuple[Samples, Samples]]) -> list[statistics.Found]:
     return [_TESTS.get(pair, (None, None, None)) for pair in pairs]
 
 
-def _judged(one: Price, test: statistics.Found) -> Price:
-    """The price with its test."""
+def _judged(one: Effect, test: statistics.Found) -> Effect:
+    """The effect with its test."""
     p, below, above = test
     verdict = _verdict(p, one.change, one.floor)
     if below is None or above is None:
@@ -265,43 +260,43 @@ def _verdict(p: float | None, change: float, floor: float | None) -> str:
     return "differs" if p < ALPHA else "within noise"
 
 
-def with_a_change(found: Iterable[Price]) -> list[Price]:
+def with_a_change(found: Iterable[Effect]) -> list[Effect]:
     """Those that show a change, faster or slower."""
-    return [price for price in found if price.verdict != "within noise"]
+    return [effect for effect in found if effect.verdict != "within noise"]
 
 
-def divided(found: Sequence[Price]) -> list[Subgroup]:
+def divided(found: Sequence[Effect]) -> list[Subgroup]:
     """The pairs by how they fare: those that gain and those that lose, else those with a change and those without.
 
     One part where all fare alike, and where no parameter tells those apart that do not.
     """
     changed = with_a_change(found)
     sides = (
-        [price for price in changed if price.change < 0],
-        [price for price in changed if price.change > 0],
+        [effect for effect in changed if effect.change < 0],
+        [effect for effect in changed if effect.change > 0],
     )
     if not all(sides):
-        sides = changed, [price for price in found if price not in changed]
-        least, most = (([abs(price.change) for price in side]) for side in sides)
+        sides = changed, [effect for effect in found if effect not in changed]
+        least, most = (([abs(effect.change) for effect in side]) for side in sides)
         if least and most and min(least) < max(most) + APART:
             return [Subgroup("", tuple(found))]
     terms = _separating(*sides) if all(sides) else []
     if not terms:
         return [Subgroup("", tuple(found))]
     first, second = (" and ".join(term[side] for term in terms) for side in (0, 1))
-    inside = [price for price in found if holds(first, dict(price.fixed))]
+    inside = [effect for effect in found if holds(first, dict(effect.fixed))]
     return [
         Subgroup(first, tuple(inside)),
-        Subgroup(second, tuple(price for price in found if price not in inside)),
+        Subgroup(second, tuple(effect for effect in found if effect not in inside)),
     ]
 
 
-def _separating(some: Sequence[Price], others: Sequence[Price]) -> list[tuple[str, str]]:
+def _separating(some: Sequence[Effect], others: Sequence[Effect]) -> list[tuple[str, str]]:
     """The parameters whose values tell some pairs from others: a condition for each side."""
     found = []
     for name, _ in some[0].fixed:
-        mine: set[Any] = {dict(price.fixed).get(name) for price in some}
-        theirs: set[Any] = {dict(price.fixed).get(name) for price in others}
+        mine: set[Any] = {dict(effect.fixed).get(name) for effect in some}
+        theirs: set[Any] = {dict(effect.fixed).get(name) for effect in others}
         if not all(type(value) in (int, float) for value in mine | theirs):
             if not mine & theirs:
                 found.append((_among(name, mine), _among(name, theirs)))
@@ -317,7 +312,7 @@ def _among(name: str, values: set[Any]) -> str:
     return f"{name} == {listed[0]!r}" if len(listed) == 1 else f"{name} in {listed!r}"
 
 
-def summary(found: Sequence[Price]) -> dict[str, Any] | None:
+def summary(found: Sequence[Effect]) -> dict[str, Any] | None:
     """How a choice fares over its pairs; None without pairs.
 
     {pairs, differs, within, untested, in_turns: counts; least, median, most: change over all of them, no median where
@@ -325,11 +320,11 @@ def summary(found: Sequence[Price]) -> dict[str, Any] | None:
     """
     if not found:
         return None
-    parts = [(part.where, _summary(part.prices)) for part in divided(found) if part.where]
+    parts = [(part.where, _summary(part.effects)) for part in divided(found) if part.where]
     return _summary(found) | {"parts": parts}
 
 
-def _summary(found: Sequence[Price]) -> dict[str, Any]:
+def _summary(found: Sequence[Effect]) -> dict[str, Any]:
     verdicts = [p.verdict for p in found]
     changes = [p.change for p in found]
     fare = {p.verdict != "within noise" and math.copysign(1, p.change) for p in found}

@@ -1,4 +1,4 @@
-"""Kernel names: the template arguments of a demangled name, decoded to named parameters.
+"""Kernel names: the template arguments of a demangled name, decoded to named parameters; what a kernel does, and whose it is.
 
 A demangled name is what the profiler recorded, so it says what was launched, not what a default
 was. The parameters' names are those of the ``template <…>`` lines in FlashInfer's headers, from the
@@ -16,9 +16,8 @@ from functools import cache
 from pathlib import Path
 
 from ncuflow.io import read_yaml
-from ncuflow.parsers import cute
-from ncuflow.parsers.demangled import split, without_parameters
-from ncuflow.target.contract import known
+from ncuflow.parsers.demangled import CUTE_MANGLED, cute_name, split, without_parameters
+from ncuflow.target.contract import Target, known
 
 Templates = Mapping[str, Sequence[Sequence[str]]]  # name -> parameters in order, of each overload
 SHIPPED = Path(__file__).with_name("templates.yaml")
@@ -71,9 +70,9 @@ class Decoder:
 
     def decode(self, demangled: str) -> DecodedName:
         """A name without template arguments has none; never raises."""
-        if mangled := cute.MANGLED.fullmatch(demangled):
+        if mangled := CUTE_MANGLED.fullmatch(demangled):
             compiled_for = Argument(COMPILED_FOR, mangled["compiled_for"], None)
-            return DecodedName(cute.called(demangled), (compiled_for,))
+            return DecodedName(cute_name(demangled), (compiled_for,))
         if demangled not in self._decoded:
             name, arguments = split(without_parameters(demangled))
             short = _short(name)
@@ -175,3 +174,86 @@ def _computed(arguments: Sequence[Argument]) -> Iterator[Argument]:
             for name, (meaning, compute) in target.source.computed.items():
                 with suppress(KeyError, ArithmeticError):  # of a name that no compiler made
                     yield Argument(name + suffix, str(compute(number)), meaning)
+
+
+# --- what a kernel does in a step, and whose it is -------------------------------------------
+
+OTHER = "other"
+TELLING = 1 << 13  # characters of a name; a search may take the square of what it looks through
+COPY, COMMUNICATION, SAMPLING = "copy", "communication", "sampling"
+FLASHINFER = "FlashInfer"
+_FAMILIES = Path(__file__).with_name("families.yaml")
+
+
+@cache
+def family(name: str) -> str:
+    """E.g. "norm"; "other" for a name that no pattern knows."""
+    return (
+        _first_pattern("families", without_parameters(name))
+        or _first_pattern("families", name)
+        or OTHER
+    )
+
+
+@cache
+def owner(name: str) -> str | None:
+    """E.g. "FlashInfer", by its name or because it is a kernel that a target knows; None where the name does not say it."""
+    found = _first_pattern("owners", name)
+    if found in (None, "CUTLASS") and target_of(name) is not None and "flashinfer" in name.lower():
+        return FLASHINFER
+    return found
+
+
+@cache
+def target_of(name: str) -> Target | None:
+    """The kernel target of a FlashInfer kernel; the first of those that may launch it."""
+    return next(iter(targets_of(bare(name))), None)
+
+
+@cache
+def targets_of(short: str) -> list[Target]:
+    """The kernel targets whose calls may launch a kernel, by its name without namespaces and arguments."""
+    return [
+        one
+        for one in known().values()
+        if not one.generic
+        and short
+        in (*(k.name for k in one.source.kernels), *one.rules.kernels, *one.rules.finishers)
+    ]
+
+
+@cache
+def bare(name: str) -> str:
+    """A kernel's name without what it returns, namespaces, template arguments and parameters."""
+    text = name.replace("(anonymous namespace)", "").replace("<unnamed>", "")
+    angles = parentheses = 0
+    kept: list[str] = []
+    for character in text:
+        if character in "()":
+            if not angles and "".join(kept).strip():
+                break  # its parameters
+            parentheses += 1 if character == "(" else -1
+        elif character in "<>" and not parentheses:
+            angles += 1 if character == "<" else -1
+        elif not angles and not parentheses:
+            kept.append(character)
+    words = "".join(kept).split()
+    return (words[-1].split("::")[-1] if words else "") or name
+
+
+def families() -> list[str]:
+    """All that there are, in the order in which they are looked for."""
+    return [*_patterns()["families"], OTHER]
+
+
+def _first_pattern(what: str, name: str) -> str | None:
+    name = name[:TELLING]
+    return next((key for key, pattern in _patterns()[what].items() if pattern.search(name)), None)
+
+
+@cache
+def _patterns() -> dict[str, dict[str, re.Pattern[str]]]:
+    return {
+        what: {name: re.compile(text, re.IGNORECASE) for name, text in patterns.items()}
+        for what, patterns in read_yaml(_FAMILIES).items()
+    }

@@ -5,18 +5,18 @@ the busiest leaves of the time are waits: SMs that hold no block, and blocks tha
 The verdict is that of NVIDIA's Speed-of-Light rule: from 80 % of its peak on a unit bounds the launch, below 60 %
 the launch is latency-bound, and between the two the busiest unit and the waits share it. Both are bounds: to keep a
 unit busy for p of the time is p of the time however short the waits become, and no wait that ends brings more than
-its share.
+its share. Here too: what lets no more blocks onto an SM, and where along a sweep the limiter changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor
 from typing import Any
 
 from ncuflow.findings.kernelname import MERGE
-from ncuflow.model import BreakdownRow
+from ncuflow.model import BreakdownRow, Point
 from ncuflow.parsers.breakdown import UNITS
 
 # NVIDIA's Speed-of-Light rule: from the first on a unit bounds a launch, as DRAM and the tensor pipe sustain little
@@ -234,3 +234,109 @@ def _latency_bound(waits: list[str]) -> str:
     """Latency of blocks that are there is what the word means; other waits are named beside it."""
     named = [wait for wait in waits if wait not in (WAITS["latency"], WAITS["waits"])]
     return "latency-bound" + (f" ({', '.join(named)})" if named else "")
+
+
+# --- occupancy: what lets no more blocks onto an SM ------------------------------------------
+
+RESOURCES = {
+    "occupancy_limit_registers": "registers",
+    "occupancy_limit_shared_mem": "shared memory",
+    "occupancy_limit_warps": "warps",
+    "occupancy_limit_blocks": "block slots",
+    "occupancy_limit_barriers": "barriers",
+}
+
+
+@dataclass(frozen=True)
+class OccupancyLimit:
+    """blocks: that an SM holds at once; resources: those that run out first."""
+
+    blocks: int
+    resources: tuple[str, ...]
+
+
+def occupancy_limit(metrics: Mapping[str, float | None]) -> OccupancyLimit | None:
+    """The limit of a launch by its metrics; None where the report has none."""
+    limits = {name: metrics.get(key) for key, name in RESOURCES.items()}
+    known = {name: limit for name, limit in limits.items() if limit is not None}
+    if not known:
+        return None
+    least = min(known.values())
+    return OccupancyLimit(
+        int(least), tuple(name for name, limit in known.items() if limit == least)
+    )
+
+
+# --- regime changes: where, along a sweep, a kernel stops being latency-bound ----------------
+
+# Read off the limiter of each point, not off a model: between two neighbouring points of a line the verdict changes.
+
+Fixed = tuple[tuple[str, Any], ...]
+FEWEST_JUDGED = 3  # points of a line that say anything about where it crosses
+
+
+@dataclass(frozen=True)
+class RegimeChange:
+    """One line of a sweep: all parameters but ``axis`` equal.
+
+    kind: crosses | always (a unit could at each point) | never | mixed (falls back at a larger size);
+    below, above: the neighbouring axis values, None where it does not cross; before, after: their
+    limiters; ``after`` of a line that does not cross is the limiter of its largest point.
+    """
+
+    axis: str
+    fixed: Fixed
+    values: tuple[Any, ...]
+    kind: str
+    after: str
+    point: str
+    below: Any = None
+    above: Any = None
+    before: str | None = None
+
+
+def other_parameters(point: Point, axis: str) -> Fixed:
+    """The parameters of a point other than ``axis``, hashable."""
+    return tuple((k, v) for k, v in sorted(point["params"].items()) if k != axis)
+
+
+def lines_along(points: Sequence[Point], axis: str) -> list[list[Point]]:
+    """Points of status ok in lines along ``axis``, each sorted by it, the longest line first."""
+    groups: dict[Fixed, list[Point]] = {}
+    for point in points:
+        if point["status"] == "ok" and axis in point["params"]:
+            groups.setdefault(other_parameters(point, axis), []).append(point)
+    ordered = [sorted(g, key=lambda p: p["params"][axis]) for g in groups.values()]
+    return sorted(ordered, key=lambda g: -len(g))
+
+
+def regime_change(line: list[Point], axis: str) -> RegimeChange | None:
+    """Where one line crosses; None if fewer than three of its points have a verdict."""
+    judged = [p for p in line if p["measurement"]["limiter"] in (*UNITS, *WAITS)]
+    if len(judged) < FEWEST_JUDGED:
+        return None
+    bound = [p["measurement"]["limiter"] in UNITS for p in judged]
+    first = bound.index(True) if any(bound) else None
+    if first is None or all(bound):
+        kind, after = ("never" if first is None else "always"), judged[-1]
+    else:
+        kind = "crosses" if first and all(bound[first:]) else "mixed"
+        after = judged[first]
+    before = judged[first - 1] if first else None
+    return RegimeChange(
+        axis,
+        other_parameters(line[0], axis),
+        tuple(p["params"][axis] for p in judged),
+        kind,
+        after["measurement"]["limiter"],
+        after["point"],
+        before["params"][axis] if before else None,
+        after["params"][axis] if kind in ("crosses", "mixed") else None,
+        before["measurement"]["limiter"] if before else None,
+    )
+
+
+def regime_changes(points: Sequence[Point], axis: str) -> list[RegimeChange]:
+    """The crossing of each line of a sweep that is long enough to have one."""
+    found = (regime_change(line, axis) for line in lines_along(points, axis))
+    return [crossing for crossing in found if crossing]

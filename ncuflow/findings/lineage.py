@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, cast
 from pydantic import BaseModel, ConfigDict
 
 from ncuflow import answer
-from ncuflow.findings import place, profiled, stored
+from ncuflow.findings import locate, profiled, stored
 from ncuflow.findings.columns import BY_NAME, Column
 from ncuflow.findings.join import main_kernel
 from ncuflow.findings.results import grouped, read
@@ -253,9 +253,9 @@ def found(point: str, name: str, folder: Path | None = None) -> list[TraceStep]:
         if len(index) > MOST_DIGITS:
             raise BadInput(report, f"no launch has an index of {len(index)} digits")
         return list(steps_of_launch(report, int(index), name))
-    if not place.is_point(point) and folder is None:
+    if not locate.is_point(point) and folder is None:
         raise BadInput(point, "neither a point (TARGET/…) nor REPORT#INDEX of a launch")
-    if name not in BY_NAME and not place.is_point(point):
+    if name not in BY_NAME and not locate.is_point(point):
         raise BadInput(name, f"no such column; there are: {COLUMN_NAMES}")
-    with place.of_point(point, folder) as where:
+    with locate.of_point(point, folder) as where:
         return list(steps(where.outputs, point, name))

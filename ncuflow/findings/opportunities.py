@@ -4,7 +4,7 @@ What won comes first, then what nobody tried; what was tried and brought nothing
 
 The most is the bound that a target declares, and never more than the room: what the roofs and an
 empty kernel leave of the time, for the work that is left after the change.
-A trial is a price, which a target declares as a choice.
+A trial is an effect, which a target declares as a choice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ncuflow import expression
 from ncuflow import format as fmt
 from ncuflow.expression import evaluate, holds
 from ncuflow.findings import choices, limiter
-from ncuflow.findings.choices import STEPS, Price, Subgroup, divided, with_a_change
+from ncuflow.findings.choices import STEPS, Effect, Subgroup, divided, with_a_change
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.scope import Scope, point_scope, possible_names
 from ncuflow.io import BadInput
@@ -43,9 +43,9 @@ class MeasuredOpportunity:
     """An opportunity in the evidence, at the point where it brought the most (or cost the most, where it lost), or else could.
 
     where: the points that it is about, of those that show it, an expression over their parameters; "" for all of them.
-    points: those points; most, room: of 1, of the metric's time; price: of the trial, None where it was not tried, and
-    then ``reason`` says why; prices: of all trials; alike: where trials changed nothing; layers: after how many launches a
-    longer plan() is paid for, None where in turns it was not longer or nothing is saved; calls: prices of the host's call
+    points: those points; most, room: of 1, of the metric's time; effect: of the trial, None where it was not tried, and
+    then ``reason`` says why; effects: of all trials; alike: where trials changed nothing; layers: after how many launches a
+    longer plan() is paid for, None where in turns it was not longer or nothing is saved; calls: effects of the host's call
     of those pairs that save time of the GPU, and take longer where the host launches one after another; untried: beside
     trials, the point without one that could bring much more than the point here, and what it could, of 1; mosts: what it can
     bring at most at each of the points, of 1.
@@ -58,27 +58,27 @@ class MeasuredOpportunity:
     points: tuple[str, ...]
     most: float
     room: float
-    price: Price | None
-    prices: tuple[Price, ...]
+    effect: Effect | None
+    effects: tuple[Effect, ...]
     reason: str
     layers: int | None
     alike: str = ""
     untried: tuple[str, float] | None = None
-    calls: tuple[Price, ...] = ()
+    calls: tuple[Effect, ...] = ()
     mosts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def group(self) -> str:
         """One of ``GROUPS``."""
-        if self.price is None:
+        if self.effect is None:
             return UNTRIED
-        return WON if self.price.change < 0 and self.price.verdict != "within noise" else LOST
+        return WON if self.effect.change < 0 and self.effect.verdict != "within noise" else LOST
 
     @property
     def saved(self) -> float:
         """The shares of the time that its trials saved, added up over their points; 0 where it won nowhere."""
-        changed = with_a_change(self.prices) if self.group == WON else []
-        return sum(max(0.0, -price.change) for price in changed)
+        changed = with_a_change(self.effects) if self.group == WON else []
+        return sum(max(0.0, -effect.change) for effect in changed)
 
 
 def found(
@@ -181,15 +181,15 @@ def _found(
     if choice and one.inverted:
         choice = replace(choice, base=choice.other, other=choice.base)
     tried, reason = _trials(one, choice, results, set(shown))
-    every = {**every, **_as_priced(tried, results, every)}
+    every = {**every, **_as_timed(tried, results, every)}
     parts = divided(tried) if tried else [Subgroup("", ())]
-    bounds = _Bounds(one, every, {price.base_point: price.other_point for price in tried})
-    changed = [part for part in parts if with_a_change(part.prices)]
+    bounds = _Bounds(one, every, {effect.base_point: effect.other_point for effect in tried})
+    changed = [part for part in parts if with_a_change(part.effects)]
     alike = next((part.where for part in parts if changed and part not in changed), "")
     return [
         replace(
             _row(part, [point for point in shown if not part.where or holds(part.where, every[point])], bounds, reason),
-            alike=alike, layers=_layers(choice, _telling(part.prices), results), calls=_calls(choice, part.prices, results),
+            alike=alike, layers=_layers(choice, _telling(part.effects), results), calls=_calls(choice, part.effects, results),
         )
         for part in changed or parts
     ]  # fmt: skip
@@ -218,41 +218,41 @@ class _Bounds:
 def _row(
     part: Subgroup, points: Sequence[str], bounds: _Bounds, reason: str
 ) -> MeasuredOpportunity:
-    price = _telling(part.prices)
-    at = price.base_point if price else max(points, key=bounds.most)
-    untried = [point for point in points if price and point not in bounds.after]
+    effect = _telling(part.effects)
+    at = effect.base_point if effect else max(points, key=bounds.most)
+    untried = [point for point in points if effect and point not in bounds.after]
     left = max(untried, key=bounds.most, default=None)
     return MeasuredOpportunity(
         bounds.one, part.where, at, bounds.every[at], tuple(points), bounds.most(at), bounds.room(at),
-        price, part.prices, reason, None,
+        effect, part.effects, reason, None,
         mosts={point: bounds.most(point) for point in points},
         untried=(left, bounds.most(left)) if left and 1 > bounds.most(left) >= bounds.most(at) + MUCH else None,
     )  # fmt: skip
 
 
-def _telling(prices: Sequence[Price]) -> Price | None:
+def _telling(effects: Sequence[Effect]) -> Effect | None:
     """Of trials the one that changed the most, in the direction of most of them."""
-    changed = with_a_change(prices) or prices
+    changed = with_a_change(effects) or effects
     if not changed:
         return None
-    gains = median(price.change for price in changed) < 0
-    return (min if gains else max)(changed, key=lambda price: price.change)
+    gains = median(effect.change for effect in changed) < 0
+    return (min if gains else max)(changed, key=lambda effect: effect.change)
 
 
 def _trials(
     one: Opportunity, choice: Choice | None, results: Results, shown: set[str]
-) -> tuple[list[Price], str]:
-    """The prices at the points that show it, and why there is none."""
+) -> tuple[list[Effect], str]:
+    """The effects at the points that show it, and why there is none."""
     if choice is None:
         return [], one.how
     by_id = {point["point"]: point for point in results["points"]}
     choice = replace(choice, metrics=(one.metric,))
-    pairs = [price for price in choices.prices(choice, results) if price.base_point in shown]
+    pairs = [effect for effect in choices.effects(choice, results) if effect.base_point in shown]
     tried = [
-        price
-        for price in pairs
+        effect
+        for effect in pairs
         if not (one.relaunches or choice.of_kernels)
-        or not choices.same_launches(by_id[price.base_point], by_id[price.other_point])
+        or not choices.same_launches(by_id[effect.base_point], by_id[effect.other_point])
     ]  # fmt: skip
     if pairs and not tried:
         return [], "the same kernels ran on the same grids with it and without"
@@ -265,8 +265,8 @@ def _trials(
     return tried, next((str(p["reason"]) for p in failed), untried)
 
 
-def _as_priced(
-    tried: Sequence[Price], results: Results, every: Mapping[str, Scope]
+def _as_timed(
+    tried: Sequence[Effect], results: Results, every: Mapping[str, Scope]
 ) -> dict[str, Scope]:
     """What is known of the points that a trial has a time of: that time is theirs.
 
@@ -280,42 +280,44 @@ def _as_priced(
         if pair["sides"]
     }
     timed = {}
-    for price in tried:
-        own: dict[str, Any] = {price.metric: price.base}
-        if price.metric in STEPS and price.in_turns:
-            side = sides[frozenset((price.base_point, price.other_point))][price.base_point]
-            alone = STEPS[price.metric]
+    for effect in tried:
+        own: dict[str, Any] = {effect.metric: effect.base}
+        if effect.metric in STEPS and effect.in_turns:
+            side = sides[frozenset((effect.base_point, effect.other_point))][effect.base_point]
+            alone = STEPS[effect.metric]
             own |= {"host_launch_us": side["host_us"], f"time_{alone}": side[alone]}
-        timed[price.base_point] = every[price.base_point].with_values(**own)
+        timed[effect.base_point] = every[effect.base_point].with_values(**own)
     return timed
 
 
-def _layers(choice: Choice | None, price: Price | None, results: Results) -> int | None:
+def _layers(choice: Choice | None, effect: Effect | None, results: Results) -> int | None:
     """How many launches it takes to save what a longer plan() costs, where the pair's own timing tells the two plans apart.
 
     Timed apart, plan() moves more between two runs of one point than choices move it.
     """
-    if choice is None or price is None or price.metric in STEPS or price.change >= 0:
+    if choice is None or effect is None or effect.metric in STEPS or effect.change >= 0:
         return None
-    plans = choices.prices(replace(choice, metrics=("plan_us",)), results)
-    mine = (price.base_point, price.other_point)
+    plans = choices.effects(replace(choice, metrics=("plan_us",)), results)
+    mine = (effect.base_point, effect.other_point)
     for plan in plans:
         with_a_change = plan.in_turns and plan.verdict == "differs" and plan.change > 0
         if with_a_change and (plan.base_point, plan.other_point) == mine:
-            return math.ceil((plan.other - plan.base) / (price.base - price.other))
+            return math.ceil((plan.other - plan.base) / (effect.base - effect.other))
     return None
 
 
-def _calls(choice: Choice | None, prices: Sequence[Price], results: Results) -> tuple[Price, ...]:
-    """The prices of the host's call at those of the pairs, timed in turns, that gain by it in a CUDA graph alone."""
+def _calls(
+    choice: Choice | None, effects: Sequence[Effect], results: Results
+) -> tuple[Effect, ...]:
+    """The effects of the host's call at those of the pairs, timed in turns, that gain by it in a CUDA graph alone."""
     gains = {
-        (price.base_point, price.other_point): price
-        for price in with_a_change(prices)
-        if price.metric not in STEPS and price.change < 0
+        (effect.base_point, effect.other_point): effect
+        for effect in with_a_change(effects)
+        if effect.metric not in STEPS and effect.change < 0
     }
     if choice is None or not gains:
         return ()
-    calls = choices.prices(replace(choice, metrics=("host_launch_us",)), results)
+    calls = choices.effects(replace(choice, metrics=("host_launch_us",)), results)
     return tuple(
         call
         for call in calls

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from ncuflow.evidence.provenance import whole
 from ncuflow.findings import ceilings
@@ -17,15 +17,15 @@ from ncuflow.findings.columns import measurement
 from ncuflow.findings.join import Joined
 from ncuflow.io import sniff_packed
 from ncuflow.model import Kernel, KernelRow, Measurement, Provenance, Row
-from ncuflow.parsers import ncu, ncu_csv
+from ncuflow.parsers import ncu, ncu_text, nsys
 from ncuflow.parsers.ncu import Report
 from ncuflow.parsers.nsys import Trace
 from ncuflow.parsers.show import strange
+from ncuflow.parsers.show_ncu import RECORDED as RECORDED
 
 NESTED = ("stalls", "breakdown", "rules", "lines")
 TRACES = ("sqlite", "nsys-rep")  # kinds of files (`ncuflow.io.sniff`) that are traces of nsys
 TEXT = ("csv", "text")  # what ncu printed may be
-RECORDED: Final = "C"  # a file was made elsewhere, or at another time
 
 
 def read(path: str | Path) -> Report:
@@ -34,8 +34,15 @@ def read(path: str | Path) -> Report:
     if kind == "ncu-rep":
         return ncu.read(path)
     if kind in TEXT:
-        return ncu_csv.read(path)
+        return ncu_text.read(path)
     raise strange(path, "ncu", kind, words)
+
+
+def launches(path: str | Path, name: str | None = None) -> list[Kernel]:
+    """Those of a report of ncu, or the kernels of a trace of nsys; name: as of ``kernels``."""
+    if sniff_packed(path)[0] in TRACES:
+        return traced(nsys.read(path))
+    return kernels(read(path), name)
 
 
 def kernels(report: Report, name: str | None = None) -> list[Kernel]:

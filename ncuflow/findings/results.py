@@ -17,8 +17,8 @@ import pyarrow as pa
 from ncuflow.evidence.provenance import load_provenance, of_captures
 from ncuflow.findings import ceilings
 from ncuflow.findings.columns import COLUMNS, measurement
-from ncuflow.findings.floors import floors
 from ncuflow.findings.join import Joined, tensor_types
+from ncuflow.findings.noise import floors
 from ncuflow.io import BadInput, write_json
 from ncuflow.model import (
     DEEP,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
+from ncuflow.answer import AnswerPart
 from ncuflow.findings.ceilings import MEASURED_RATE
 from ncuflow.findings.columns import BY_NAME, COLUMNS, above
 from ncuflow.findings.join import ratio
@@ -77,17 +77,25 @@ SERIES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Violation:
-    """One impossible number: the cell (a measurement column, or stall_… of a kernel) at a point."""
+class ImpossibleNumber(AnswerPart):
+    """A number that cannot be."""
 
-    cell: str
     point: str
+    """where it is"""
+    cell: str
+    """the column of docs/measurements.md, or the counter and its kernel"""
     value: float | str
+    """what it is, in ``unit``"""
     limit: float | str
+    """what it cannot be beyond, in ``unit``"""
     unit: str
+    """of both"""
     cause: str
+    """what makes such a number"""
     kind: str
+    """which check found it"""
+    trace: str | None
+    """the words that `ncuflow trace` takes; null of what is no column"""
 
     @property
     def struck(self) -> frozenset[str]:
@@ -101,10 +109,10 @@ class Violation:
         ).replace("  ", " ")
 
 
-def check(results: Mapping[str, Any]) -> list[Violation]:
+def check(results: Mapping[str, Any]) -> list[ImpossibleNumber]:
     """All impossible numbers of one target, from what its results file holds (``model.Results``)."""
     l2 = (results.get("provenance") or {}).get("l2_bytes")
-    found: list[Violation] = []
+    found: list[ImpossibleNumber] = []
     for entry in results["points"]:
         row = entry["measurement"] | {"point": entry["point"]}
         broken = list(_kinds(row))
@@ -132,7 +140,7 @@ def check(results: Mapping[str, Any]) -> list[Violation]:
     return found
 
 
-def strike(results: Results) -> list[Violation]:
+def strike(results: Results) -> list[ImpossibleNumber]:
     """Take what cannot be out of results: it is null then, with all that is computed from it. Returns what that was."""
     found = check(results)
     for violation in found:
@@ -160,7 +168,7 @@ def _strike(kernel: Kernel, key: str) -> None:
         kernel["metrics"][key] = None
 
 
-def _kinds(row: Measurement) -> Iterator[Violation]:
+def _kinds(row: Measurement) -> Iterator[ImpossibleNumber]:
     """What is no number, or no text, where that is expected."""
     for name, value in row.items():
         if value is None or name not in BY_NAME:
@@ -173,14 +181,14 @@ def _kinds(row: Measurement) -> Iterator[Violation]:
             yield _at(row, name, str(value), "a finite number", "", cause, "not a number")
 
 
-def _durations(row: Measurement) -> Iterator[Violation]:
+def _durations(row: Measurement) -> Iterator[ImpossibleNumber]:
     for name in DURATIONS:
         if row.get(name) is not None and row[name] <= 0:
             cause = "nothing ran between the two time stamps, or they are swapped"
             yield _at(row, name, row[name], 0.0, "µs", cause, "duration")
 
 
-def _bounds(row: Measurement) -> Iterator[Violation]:
+def _bounds(row: Measurement) -> Iterator[ImpossibleNumber]:
     """What is counted is not negative, and no GPU has more than the most of its unit."""
     for name, value in row.items():
         if value is None or name not in NUMERIC or name in PERCENTAGES:
@@ -193,7 +201,7 @@ def _bounds(row: Measurement) -> Iterator[Violation]:
             yield _at(row, name, value, most, unit, "the value is in another unit", "no GPU has it")
 
 
-def _verdict(row: Measurement) -> Iterator[Violation]:
+def _verdict(row: Measurement) -> Iterator[ImpossibleNumber]:
     """A verdict is one of three, and of units whose shares are known."""
     if row.get("verdict") is None:
         return
@@ -207,7 +215,7 @@ def _verdict(row: Measurement) -> Iterator[Violation]:
         yield _at(row, "verdict", str(row["verdict"]), "what is known", "", cause, "verdict")
 
 
-def _quartiles(row: Measurement) -> Iterator[Violation]:
+def _quartiles(row: Measurement) -> Iterator[ImpossibleNumber]:
     """A median lies between its quartiles."""
     for name in QUARTILES:
         low, middle, high = (row.get(f"time_{name}{part}_us") for part in ("_q25", "", "_q75"))
@@ -218,7 +226,7 @@ def _quartiles(row: Measurement) -> Iterator[Violation]:
         yield _at(row, f"time_{name}_us", middle, limit, "µs", cause, "quartiles")  # type: ignore[arg-type]
 
 
-def _series(entry: Mapping[str, Any]) -> Iterator[Violation]:
+def _series(entry: Mapping[str, Any]) -> Iterator[ImpossibleNumber]:
     """Each sample of a time is one."""
     for name, column in SERIES.items():
         kept = [
@@ -229,10 +237,10 @@ def _series(entry: Mapping[str, Any]) -> Iterator[Violation]:
         for worst in [s for s in samples if s is not None and not 0 < s <= MOST["µs"]][:1]:
             cause = "nothing ran between the two time stamps, or they are swapped"
             limit = MOST["µs"] if worst > 0 else 0.0
-            yield Violation(column, entry["point"], worst, limit, "µs", cause, "sample")
+            yield _found(entry["point"], column, worst, limit, "µs", cause, "sample")
 
 
-def _rates_counted(row: Measurement) -> Iterator[Violation]:
+def _rates_counted(row: Measurement) -> Iterator[ImpossibleNumber]:
     """Counted bytes and tensor FLOPs against the peak of that launch, at that launch's clock."""
     for name, ceiling, unit, kind, cause in (
         ("dram_gbs_counted", "ceiling_dram_gbs_counter", "GB/s", "rate above the DRAM ceiling",
@@ -246,7 +254,7 @@ def _rates_counted(row: Measurement) -> Iterator[Violation]:
             yield _at(row, name, rate, limit, unit, cause, kind)
 
 
-def _rates_timed(row: Measurement) -> Iterator[Violation]:
+def _rates_timed(row: Measurement) -> Iterator[ImpossibleNumber]:
     """Analytic work over event time, against the part's peak and the rate measured on it."""
     for name, part, unit in (("gbs", "dram_gbs", "GB/s"), ("tflops", "tensor_tflops", "TFLOPS")):
         rate = row.get(name)
@@ -276,7 +284,7 @@ def _credit_cause(row: Measurement) -> str:
     )
 
 
-def _flops(row: Measurement, params: Params) -> Iterator[Violation]:
+def _flops(row: Measurement, params: Params) -> Iterator[ImpossibleNumber]:
     """Analytic FLOPs against those the hardware counted."""
     ratio = row.get("flops_ratio")
     if ratio is None:
@@ -297,7 +305,7 @@ def _flops(row: Measurement, params: Params) -> Iterator[Violation]:
         yield _at(row, "flops_analytic", ratio, PADDING, "× counted", cause, "FLOPs ratio")
 
 
-def _bytes(row: Measurement, l2_bytes: float | None) -> Iterator[Violation]:
+def _bytes(row: Measurement, l2_bytes: float | None) -> Iterator[ImpossibleNumber]:
     """Analytic bytes against DRAM bytes.
 
     L2 may hold up to its size back, so small footprints always pass.
@@ -317,7 +325,7 @@ def _bytes(row: Measurement, l2_bytes: float | None) -> Iterator[Violation]:
         yield _at(row, "bytes_dram_counted", counted, most, "B", cause, "bytes ratio")
 
 
-def _in_situ(row: Measurement) -> Iterator[Violation]:
+def _in_situ(row: Measurement) -> Iterator[ImpossibleNumber]:
     cold, kernels = row.get("time_cold_us"), row.get("time_insitu_us")
     if cold is None or kernels is None:
         return
@@ -327,7 +335,7 @@ def _in_situ(row: Measurement) -> Iterator[Violation]:
         yield _at(row, "time_cold_us", cold, limit, "µs", cause, "shorter than its kernels")
 
 
-def _distortion(row: Measurement) -> Iterator[Violation]:
+def _distortion(row: Measurement) -> Iterator[ImpossibleNumber]:
     ratio = row.get("replay_distortion")
     if ratio is not None and not 1 / DISTORTION <= ratio <= DISTORTION:
         cause = "ncu and nsys timed different launches, or a time has the wrong unit"
@@ -335,27 +343,27 @@ def _distortion(row: Measurement) -> Iterator[Violation]:
         yield _at(row, "time_ncu_us", ratio, limit, "× in situ", cause, "replay distortion")
 
 
-def _percentages(row: Measurement) -> Iterator[Violation]:
+def _percentages(row: Measurement) -> Iterator[ImpossibleNumber]:
     for name in PERCENTAGES:
         if (value := row.get(name)) is not None:
             yield from _percentage(name, value, row["point"])
 
 
-def _percentage(name: str, value: float, point: str) -> Iterator[Violation]:
+def _percentage(name: str, value: float, point: str) -> Iterator[ImpossibleNumber]:
     if not -PERCENT_SLACK / 10 <= value <= 100 + PERCENT_SLACK:
         limit = 0.0 if value < 0 else 100.0
         cause = "numerator and denominator are of different launches, units or pass groups"
-        yield Violation(name, point, value, limit, "%", cause, "percentage")
+        yield _found(point, name, value, limit, "%", cause, "percentage")
 
 
-def _occupancy(row: Measurement) -> Iterator[Violation]:
+def _occupancy(row: Measurement) -> Iterator[ImpossibleNumber]:
     achieved, most = row.get("achieved_occupancy_pct"), row.get("theoretical_occupancy_pct")
     if achieved is not None and most is not None and achieved > most + OCCUPANCY_SLACK:
         cause = "the two come from different kernels"
         yield _at(row, "achieved_occupancy_pct", achieved, most, "%", cause, "occupancy")
 
 
-def _arithmetic(row: Measurement) -> Iterator[Violation]:
+def _arithmetic(row: Measurement) -> Iterator[ImpossibleNumber]:
     """A rate times its time must give the work it came from."""
     for column in RATES:
         (work, time), rate = column.terms, row.get(column.name)
@@ -367,22 +375,21 @@ def _arithmetic(row: Measurement) -> Iterator[Violation]:
             yield _at(row, column.name, rate, expected, column.unit, cause, "arithmetic")
 
 
-def _kernel(kernel: Kernel, point: str) -> Iterator[Violation]:
+def _kernel(kernel: Kernel, point: str) -> Iterator[ImpossibleNumber]:
     metrics, stalls = kernel.get("metrics") or {}, kernel.get("stalls") or []
     name = kernel.get("name") or "kernel"
     duration = metrics.get("duration_ns", kernel.get("duration_ns"))
     if isinstance(duration, int | float) and duration <= 0:
         cause = "the profiler did not time this launch"
-        yield Violation(f"duration_ns of {name}", point, duration, 0.0, "ns", cause, "duration")
+        yield _found(point, f"duration_ns of {name}", duration, 0.0, "ns", cause, "duration")
     for key, value in metrics.items():
         if key.endswith("_pct") and isinstance(value, int | float):
-            for violation in _percentage(key, value, point):
-                yield Violation(**asdict(violation) | {"cell": f"{key} of {name}"})
+            yield from _percentage(f"{key} of {name}", value, point)
     yield from _stall_shares(stalls, name, point)
     yield from _stall_latency(stalls, metrics, duration, name, point)
 
 
-def _counted(kernel: Kernel, point: str) -> Iterator[Violation]:
+def _counted(kernel: Kernel, point: str) -> Iterator[ImpossibleNumber]:
     """What of a launch is counted below zero or beyond all counts, in its own fields, its metrics or its tables."""
     cause = "a counter that overflowed, or a difference taken the wrong way round"
     fields: dict[str, Any] = {**kernel, **(kernel.get("metrics") or {})}
@@ -396,15 +403,15 @@ def _counted(kernel: Kernel, point: str) -> Iterator[Violation]:
         worst = [v for v in values if isinstance(v, int | float) and not 0 <= v <= COUNTED][:1]
         if worst and key != "duration_ns" and not key.endswith("_pct"):
             cell, limit = f"{key} of {kernel.get('name') or 'kernel'}", COUNTED * (worst[0] > 0)
-            yield Violation(cell, point, worst[0], limit, "", cause, "count")
+            yield _found(point, cell, worst[0], limit, "", cause, "count")
 
 
-def _stall_shares(stalls: list[Stall], name: str, point: str) -> Iterator[Violation]:
+def _stall_shares(stalls: list[Stall], name: str, point: str) -> Iterator[ImpossibleNumber]:
     known = ((s["kind"], s.get("share")) for s in stalls)
     shares = [share for kind, share in known if kind == "stall" and share is not None]
     if shares and (abs(sum(shares) - 1) > SHARE_SUM or min(shares) < 0):
         cause = "a reason is missing or counted twice, or selected is counted as a stall"
-        yield Violation(f"stalls of {name}", point, sum(shares), 1.0, "of 1", cause, "stall shares")
+        yield _found(point, f"stalls of {name}", sum(shares), 1.0, "of 1", cause, "stall shares")
 
 
 def _stall_latency(
@@ -413,7 +420,7 @@ def _stall_latency(
     duration: float | None,
     name: str,
     point: str,
-) -> Iterator[Violation]:
+) -> Iterator[ImpossibleNumber]:
     latency = metrics.get("warp_latency_per_issue")
     ratios = [ratio for stall in stalls if (ratio := stall.get("ratio")) is not None]
     if not latency or not ratios or (duration is not None and duration < TINY_NS):
@@ -425,19 +432,22 @@ def _stall_latency(
             "the reasons do not add up to the warp latency: some are missing, or of another launch"
         )
         cell = f"warp_latency_per_issue of {name}"
-        yield Violation(cell, point, sum(ratios), latency, "cycles", cause, "warp latency")
+        yield _found(point, cell, sum(ratios), latency, "cycles", cause, "warp latency")
 
 
-def _at(
-    row: Measurement,
-    cell: str,
-    value: float | str,
-    limit: float | str,
-    unit: str,
-    cause: str,
-    kind: str,
-) -> Violation:
-    return Violation(cell, row["point"], value, limit, unit, cause, kind)
+def _at(row: Measurement, *found: Any) -> ImpossibleNumber:
+    return _found(row["point"], *found)
+
+
+def _found(
+    point: str, cell: str, value: Any, limit: Any, unit: str, cause: str, kind: str
+) -> ImpossibleNumber:
+    """Infinity, which JSON has no number for, is text."""
+    said = [n if isinstance(n, str) or math.isfinite(n) else str(n) for n in (value, limit)]
+    trace = f"{point} {cell}" if cell in BY_NAME else None
+    return ImpossibleNumber(
+        point=point, cell=cell, value=said[0], limit=said[1], unit=unit, cause=cause, kind=kind, trace=trace
+    )  # fmt: skip
 
 
 def _text(value: float | str) -> str:

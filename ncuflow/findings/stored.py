@@ -1,4 +1,4 @@
-"""What was written is read again: a file is taken for what its name says where it has that shape."""
+"""What was written is read again: a file is what its name says where it has that shape, and what in it cannot be is null."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ Number = Annotated[int, Field(gt=0)]  # of a line, from 1
 Seconds = Annotated[float, Field(ge=0)]
 
 
-class _Place(Strict):
+class _Span(Strict):
     file: str
     line: Number
+    line_end: Number | None = None
 
 
-class _Symbol(_Place):
+class _Symbol(Strict):
+    file: str
+    line: Number
     symbol: str
 
 
@@ -40,7 +43,9 @@ class _Indexed(Strict):
     kernels: list[_Symbol]
 
 
-class _Read(_Place):
+class _Read(Strict):
+    file: str
+    line: Number
     default: str | None
 
 
@@ -56,7 +61,7 @@ class _SourceIndex(Strict):
     version: str | None
     targets: dict[str, _Indexed]
     missing: dict[str, str] | None = None
-    scheduler: dict[str, _Place] | None = None
+    scheduler: dict[str, _Span] | None = None
     environment: dict[str, Annotated[list[_Read], Field(min_length=1)]]
     functions: dict[str, list[Annotated[tuple[Number, Number, str], Field(strict=False)]]]
     templates: dict[str, list[list[str]]] | None = None

@@ -21,7 +21,7 @@ from ncuflow.gpu.nvml import capabilities, names
 from ncuflow.gpu.table import capability_of
 from ncuflow.io import present
 from ncuflow.model import DEEP, REPORTS
-from ncuflow.parsers import listing
+from ncuflow.parsers import lines
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import jit_modules, load
 
@@ -69,7 +69,7 @@ class Evidence:
     def listings(self) -> list[str]:
         """The instructions of its reports, where a recording keeps them beside the report."""
         files = [path for target in self.targets for path in self.files(target)]
-        return [path for path in files if path.endswith(listing.SUFFIX)]
+        return [path for path in files if path.endswith(lines.LISTING_SUFFIX)]
 
     def file(self, name: str) -> list[str]:
         """The path of a file beside the targets; empty where a recording has none, while live evidence will."""

@@ -23,7 +23,7 @@ from ncuflow.evidence import location, manifest
 from ncuflow.explain import launch, verb
 from ncuflow.explain.launch import TIMES, TraceWords
 from ncuflow.explain.record import Explanation, Number
-from ncuflow.findings import lineage, place, profiled, recorded, stored
+from ncuflow.findings import lineage, locate, profiled, stored
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.io import CommandError, clean, read_as, scratch, sniff_packed
 from ncuflow.model import Kernel, Row
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 def targets(root: Root, folder: str | None, limit: int) -> Targets:
     """The kernel targets, and how many points of each the folder (by default the recording that ships) has."""
-    where = root.inside(folder) if folder else place.shipped()
+    where = root.inside(folder) if folder else locate.shipped()
     counted = {name: len(ids) for name, ids in _ids(where).items()}
     rows = [
         ServedTarget(**row, points=counted.get(row["name"]))
@@ -69,7 +69,7 @@ def targets(root: Root, folder: str | None, limit: int) -> Targets:
 
 def points(root: Root, target: str, folder: str | None, limit: int) -> Points:
     """The ids of a target's points. Raises CommandError for an unknown target."""
-    where = root.inside(folder) if folder else place.shipped()
+    where = root.inside(folder) if folder else locate.shipped()
     try:
         load(target)
     except ValueError as error:
@@ -81,7 +81,7 @@ def points(root: Root, target: str, folder: str | None, limit: int) -> Points:
 
 def _ids(where: Path) -> dict[str, list[str]]:
     """The ids of the points of outputs or of a recording, by target."""
-    if not recorded.is_recording(where):
+    if not locate.is_recording(where):
         every = stored.folder(_results(where))
         return {name: [point["point"] for point in one["points"]] for name, one in every.items()}
     try:
@@ -284,7 +284,7 @@ def try_change(
 
 def advice(root: Root, target: str, folder: str | None, limit: int) -> Advice:
     """Which choice for which shape of a target, of a recording, outputs, or a file of `ncuflow advise --out`."""
-    where = root.inside(folder) if folder else place.shipped()
+    where = root.inside(folder) if folder else locate.shipped()
     try:
         load(target)
     except ValueError as error:

@@ -22,7 +22,7 @@ from ncuflow.findings.join import Joined
 from ncuflow.findings.results import point_of
 from ncuflow.io import UsageError, read_json, write_json
 from ncuflow.model import Kernel, KernelRow, Provenance, Results, TimingRow
-from ncuflow.parsers.cute import called
+from ncuflow.parsers.demangled import cute_name
 from ncuflow.record import PointRecord, places
 from ncuflow.static.device import Device, device
 from ncuflow.static.facts import Facts, default_blocks
@@ -105,7 +105,7 @@ def _kernel(point: str, at: int, launch: LaunchConfig, gpu: Device, compiled: Co
     registers = known["registers"] if known else None
     static = known["shared_bytes"] if known else None
     row |= {  # type: ignore[assignment]
-        "name": called(launch.kernel.split("<")[0].split("::")[-1]),
+        "name": cute_name(launch.kernel.split("<")[0].split("::")[-1]),
         "demangled": _demangled(launch.kernel),
         "grid": ",".join(map(str, launch.grid)),
         "block": ",".join(map(str, launch.block)),

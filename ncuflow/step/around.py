@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ncuflow.findings.kernelfamily import COMMUNICATION, bare, family
+from ncuflow.findings.kernelname import COMMUNICATION, bare, family
 from ncuflow.parsers.timeline import UNSAID, Ints, Timeline
 from ncuflow.step.record import GapsOfStep
 from ncuflow.step.spans import FETCH, StepSpan

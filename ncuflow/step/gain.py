@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.findings import choices
-from ncuflow.findings.choices import Price
+from ncuflow.findings.choices import Effect
 from ncuflow.io import BadInput, read_json
 from ncuflow.model import Results
 from ncuflow.step.record import GainOfStep
@@ -63,14 +63,14 @@ def of_recording(
         mine = params.get(choice.parameter, target.parameters.get(choice.parameter))
         if mine not in (choice.base, choice.other) or results is None:
             continue
-        every = [one for one in choices.prices(choice, results) if one.metric == METRIC]
+        every = [one for one in choices.effects(choice, results) if one.metric == METRIC]
         pairs = _near(params, choice, every)
         if pairs:
             saved = [_bounds(one, mine == choice.base, results) for one in pairs]
             yield _gain(choice, target, params, calls, mine == choice.base, pairs, saved)
 
 
-def _near(params: Params, choice: Choice, every: Sequence[Price]) -> list[Price]:
+def _near(params: Params, choice: Choice, every: Sequence[Effect]) -> list[Effect]:
     """The pairs most like a launch: of the same kind in what is known, and not much farther in size than the nearest."""
     known = {n: v for n, v in params.items() if n not in (choice.parameter, *choice.ignoring)}
     far = sorted(((distance(known, dict(one.fixed)), one) for one in every), key=lambda f: f[0])
@@ -84,7 +84,7 @@ def _gain(
     params: Params,
     calls: CallsOfStep,
     base: bool,
-    pairs: Sequence[Price],
+    pairs: Sequence[Effect],
     saved: Sequence[Interval],
 ) -> GainOfStep:
     known = {n: v for n, v in params.items() if n != choice.parameter}
@@ -110,12 +110,12 @@ def _gain(
     )
 
 
-def _bounds(price: Price, base: bool, results: Results) -> Interval:
+def _bounds(effect: Effect, base: bool, results: Results) -> Interval:
     """What a pair saves: between its bounds alone on a GPU that has rested, and back to back until clocks and power have
     settled, where that was measured. A launch in a step is between both: the power limit may slow one side down more."""
-    low, high = saving(price, base)
+    low, high = saving(effect, base)
     points = {point["point"]: point["measurement"] for point in results["points"]}
-    sides = [points[name][SUSTAINED] for name in (price.base_point, price.other_point)]
+    sides = [points[name][SUSTAINED] for name in (effect.base_point, effect.other_point)]
     if None in sides:
         return low, high
     mine, other = sides if base else sides[::-1]
@@ -123,10 +123,10 @@ def _bounds(price: Price, base: bool, results: Results) -> Interval:
     return min(low, settled), max(high, settled)
 
 
-def saving(price: Price, base: bool) -> Interval:
+def saving(effect: Effect, base: bool) -> Interval:
     """The share of a call's time that the other side saves, between bounds: of the one that it is on, base or other."""
-    low = price.change if price.low is None else price.low
-    high = price.change if price.high is None else price.high
+    low = effect.change if effect.low is None else effect.low
+    high = effect.change if effect.high is None else effect.high
     if base:
         return -high, -low
     return low / (1 + low), high / (1 + high)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ncuflow.findings import kernelfamily, kernelname
+from ncuflow.findings import kernelname
 from ncuflow.parsers.timeline import Launched, Operator
 from ncuflow.target.contract import Target, known
 from ncuflow.target.launch import Params
@@ -101,7 +101,7 @@ def of_launch(
 ) -> Shape:
     """What the launch of a kernel tells, by the rules of each target that may have launched it."""
     short = kernelname.decode(one.name).name
-    targets = kernelfamily.targets(short)
+    targets = kernelname.targets_of(short)
     if not targets:
         return Shape(None, refusal="no target of ncuflow's has this kernel", source="")
     refused: Shape | None = None

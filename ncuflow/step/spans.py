@@ -11,7 +11,7 @@ from statistics import median
 
 import numpy as np
 
-from ncuflow.findings.kernelfamily import COPY, SAMPLING, bare, family
+from ncuflow.findings.kernelname import COPY, SAMPLING, bare, family
 from ncuflow.format import percent
 from ncuflow.io import read_yaml
 from ncuflow.parsers.timeline import GRAPH, KERNEL, UNSAID, Ints, Numbered, Timeline

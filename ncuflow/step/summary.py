@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ncuflow.evidence import location, manifest
-from ncuflow.findings import ceilings, kernelfamily, kernelname, recorded, stored
-from ncuflow.findings.kernelfamily import COPY, FLASHINFER, OTHER
+from ncuflow.findings import ceilings, kernelname, locate, stored
+from ncuflow.findings.kernelname import COPY, FLASHINFER, OTHER
 from ncuflow.format import with_unit
 from ncuflow.gpu.table import product
 from ncuflow.io import BadInput, scratch
@@ -68,10 +68,10 @@ class Yardstick:
 
     def _results(self, target: str) -> Results | None:
         assert self.folder and self.made
-        if recorded.is_recording(self.folder):
+        if locate.is_recording(self.folder):
             if target not in manifest.read(self.folder).targets:
                 return None
-            recorded.write(self.folder, [target], self.made)
+            locate.make_results(self.folder, [target], self.made)
         path = self.made / "results" / f"{target}{stored.SUFFIX}"
         return stored.results(path) if path.is_file() else None
 
@@ -85,9 +85,9 @@ def evidence(gpu: str | None, recording: Path | None, stack: ExitStack) -> Yards
     folder = location.here(recording) if recording else _default(gpu)
     if folder is None:
         return Yardstick()
-    if not recorded.is_recording(folder) and not (folder / "results").is_dir():
+    if not locate.is_recording(folder) and not (folder / "results").is_dir():
         raise BadInput(folder, "neither a recording nor a folder of outputs")
-    made = stack.enter_context(scratch()) if recorded.is_recording(folder) else folder
+    made = stack.enter_context(scratch()) if locate.is_recording(folder) else folder
     measured = ceilings.load(folder, None)
     of = _gpu_of(folder)
     # what another GPU reached is no ceiling of this one
@@ -96,7 +96,7 @@ def evidence(gpu: str | None, recording: Path | None, stack: ExitStack) -> Yards
 
 def _gpu_of(folder: Path) -> str | None:
     """The GPU that a recording, or outputs, are of."""
-    if recorded.is_recording(folder):
+    if locate.is_recording(folder):
         return manifest.provenance(folder).get("gpu")
     path = folder / "results" / "environment_info.json"
     found = stored.written(path) if path.is_file() else {}
@@ -307,9 +307,7 @@ class Summary:
         """What FlashInfer launched in a step, each once."""
         found = [self.timeline.kinds[n] for n in np.unique(self.timeline.rows["what"][step.rows])]
         return [
-            one
-            for one in found
-            if one.kind == KERNEL and kernelfamily.owner(one.name) == FLASHINFER
+            one for one in found if one.kind == KERNEL and kernelname.owner(one.name) == FLASHINFER
         ]
 
     def _pages(self, step: StepSpan, facts: KnownFacts) -> tuple[int, int] | None:
@@ -470,7 +468,7 @@ class Summary:
 
     def _is_of(self, one: Launched, stated: Shape) -> bool:
         """Whether a kernel may be of the call that states a shape: of its target, or of a library with names of its own."""
-        targets = kernelfamily.targets(kernelname.decode(one.name).name)
+        targets = kernelname.targets_of(kernelname.decode(one.name).name)
         if stated.target in targets:
             return True
         multiplies = (
@@ -478,7 +476,7 @@ class Summary:
             or not stated.target.source.kernels
             or stated.target.rules.shapes is None
         )
-        return not targets and multiplies and kernelfamily.family(one.name) == "GEMM"
+        return not targets and multiplies and kernelname.family(one.name) == "GEMM"
 
     def _row(
         self,
@@ -491,12 +489,12 @@ class Summary:
         span: float,
         graph: bool,
     ) -> KernelOfStep:
-        family = kernelfamily.family(one.name) if one.kind == KERNEL else COPY
+        family = kernelname.family(one.name) if one.kind == KERNEL else COPY
         return KernelOfStep(
-            name=kernelfamily.bare(one.name) if one.kind == KERNEL else one.name,
+            name=kernelname.bare(one.name) if one.kind == KERNEL else one.name,
             demangled=one.name,
             family=family,
-            owner=kernelfamily.owner(one.name) if one.kind == KERNEL else None,
+            owner=kernelname.owner(one.name) if one.kind == KERNEL else None,
             launches=count,
             time_us=round(own, 3),
             each_us=round(each, 3),

@@ -12,7 +12,7 @@ from pathlib import Path
 from ncuflow.capture.ncu import ncu_version
 from ncuflow.compare import attribution, decomposition
 from ncuflow.compare.records import Cause, ChangeTerm, Fact, Value
-from ncuflow.findings import hotlines
+from ncuflow.findings import waits
 from ncuflow.format import micro, with_unit
 from ncuflow.gpu.turns import Held
 from ncuflow.io import CommandError, clean
@@ -196,7 +196,7 @@ def _record(kernel: Kernel, package: Path | None, tier: Tier) -> KernelCounters:
     metrics = {key: _rounded(kernel["metrics"].get(key)) for key in KEPT}
     stalls = {stall["reason"]: _rounded(stall["ratio"]) for stall in kernel["stalls"]}
     shared = [kernel["smem_static_bytes"], kernel["smem_dynamic_bytes"]]
-    lines = hotlines.hottest(kernel, most=MOST_PLACES) if kernel.get("lines") else []
+    lines = waits.hottest(kernel, most=MOST_PLACES) if kernel.get("lines") else []
     return KernelCounters(
         name=kernel["name"],
         grid=kernel["grid"],
@@ -210,13 +210,13 @@ def _record(kernel: Kernel, package: Path | None, tier: Tier) -> KernelCounters:
     )
 
 
-def _place(line: hotlines.HotLine, package: Path | None) -> HotPlace:
+def _place(line: waits.HotLine, package: Path | None) -> HotPlace:
     """A hot line, quoted from the FlashInfer of its own side."""
     root = None if package is None else package / DATA
     return HotPlace(
         file=line.file,
         line=line.line,
-        text=hotlines.text_of(root, line.file, line.line),
+        text=waits.text_of(root, line.file, line.line),
         sass=line.sass,
         share=_rounded(line.share) or 0.0,
         reason=line.reason,

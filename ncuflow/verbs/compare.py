@@ -14,8 +14,7 @@ from typing import Annotated, Literal
 
 from ncuflow import answer
 from ncuflow.compare import reports
-from ncuflow.compare.answered import CompareAnswer, answered
-from ncuflow.compare.records import Thresholds
+from ncuflow.compare.records import CompareAnswer, Thresholds, answered
 from ncuflow.compare.verdict import METRICS, of_paths
 from ncuflow.io import UsageError, dump_json, emit, not_over
 from ncuflow.verbs.options import AS_TEXT, Many, OutFile, Printed

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ncuflow.explain.record import Explanation
-from ncuflow.explain.screen import screen
+from ncuflow.explain.record import Explanation, as_text
 from ncuflow.explain.verb import explain
 from ncuflow.verbs.options import AS_TEXT, Printed
 
@@ -35,4 +34,4 @@ def command(
         outputs: of a point: its outputs, or a recording
     """
     found = explain(source, kernel, outputs)
-    printed.tell(found, lambda: screen(found))
+    printed.tell(found, lambda: as_text(found))

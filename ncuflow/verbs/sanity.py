@@ -6,43 +6,20 @@ ncuflow sanity RESULTS_DIR [--no-strict]        exit 3 if anything is impossible
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from ncuflow import answer
 from ncuflow.findings import sanity, stored
-from ncuflow.findings.columns import BY_NAME
-from ncuflow.findings.sanity import Violation
+from ncuflow.findings.sanity import ImpossibleNumber
 from ncuflow.format import with_unit
 from ncuflow.verbs.options import AS_TEXT, Printed
 
 
-def check_folder(place: Path) -> list[Violation]:
+def check_folder(place: Path) -> list[ImpossibleNumber]:
     """All impossible numbers of every ``*_results.json`` in a folder. Raises BadInput where it holds none."""
     every = stored.folder(place, struck=False).values()
     return [violation for found in every for violation in sanity.check(found)]
-
-
-class ImpossibleNumber(answer.AnswerPart):
-    """A number that cannot be."""
-
-    point: str
-    """where it is"""
-    cell: str
-    """the column of docs/measurements.md, or the counter and its kernel"""
-    value: float | str
-    """what it is, in ``unit``"""
-    limit: float | str
-    """what it cannot be beyond, in ``unit``"""
-    unit: str
-    """of both"""
-    cause: str
-    """what makes such a number"""
-    kind: str
-    """which check found it"""
-    trace: str | None
-    """the words that `ncuflow trace` takes; null of what is no column"""
 
 
 class SanityAnswer(answer.Answer):
@@ -60,10 +37,6 @@ class SanityAnswer(answer.Answer):
 ANSWER = SanityAnswer
 
 
-def _traced(one: Violation) -> str | None:
-    return f"{one.point} {one.cell}" if one.cell in BY_NAME else None
-
-
 def command(results: Path, /, *, no_strict: bool = False, printed: Printed = AS_TEXT) -> int:
     """The numbers of results that cannot be.
 
@@ -72,8 +45,7 @@ def command(results: Path, /, *, no_strict: bool = False, printed: Printed = AS_
         no_strict: print what is found, exit 0
     """
     violations = check_folder(results)
-    rows = [ImpossibleNumber(**asdict(one), trace=_traced(one)) for one in violations]
-    found = SanityAnswer(impossible=len(rows), violations=rows)
+    found = SanityAnswer(impossible=len(violations), violations=violations)
     printed.tell(found, "".join(f"{one}\n" for one in violations))
     if no_strict or not violations:
         return 0

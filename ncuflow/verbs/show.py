@@ -13,11 +13,11 @@ from typing import Literal
 
 from ncuflow import answer
 from ncuflow.io import dump_json, emit, sniff_packed
-from ncuflow.parsers import show_answer
+from ncuflow.parsers import show_ncu
 from ncuflow.parsers.show import READERS, as_csv, strange
 from ncuflow.verbs.options import AS_TEXT, OutFile, Printed
 
-ANSWER = show_answer.ANSWER
+ANSWER = show_ncu.ANSWER
 
 
 def command(
@@ -40,7 +40,7 @@ def command(
         raise strange(report, "ncu or nsys", kind, words)
     table, document, rows = READERS[kind](report)
     if printed.json:
-        answer.tell(show_answer.of(document, report, printed.limit), out)
+        answer.tell(show_ncu.answer_of(document, report, printed.limit), out)
     elif format == "json":
         emit(dump_json(document), out)
     elif format == "csv":

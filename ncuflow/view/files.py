@@ -9,7 +9,7 @@ from pathlib import Path
 from ncuflow.compare import reports
 from ncuflow.compare.records import Thresholds
 from ncuflow.io import BadInput, sniff_packed
-from ncuflow.parsers import ncu, ncu_csv, nsys
+from ncuflow.parsers import ncu, ncu_text, nsys
 from ncuflow.parsers.show import strange
 from ncuflow.view import kernels, traces
 from ncuflow.view.model import ComparedReports, ReportView, TraceView, View
@@ -44,7 +44,7 @@ def _viewed(path: str | Path, kind: str, source: Path | None) -> ReportView | Tr
     if kind in TRACE:
         return traces.viewed(nsys.read(path))
     if kind in PRINTED:
-        return kernels.viewed(ncu_csv.read(path), "ncu csv")
+        return kernels.viewed(ncu_text.read(path), "ncu csv")
     return kernels.viewed(ncu.read(path, with_lines=False), "ncu", source, path)
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.explain.launch import of_kernel
-from ncuflow.explain.screen import screen
-from ncuflow.findings import limiter, profiled, stalltree
-from ncuflow.findings.limiter import Limiter
-from ncuflow.findings.occupancy import RESOURCES, occupancy_limit
+from ncuflow.explain.record import as_text
+from ncuflow.findings import limiter, profiled, waits
+from ncuflow.findings.limiter import RESOURCES, Limiter, occupancy_limit
 from ncuflow.model import Kernel
 from ncuflow.parsers import detail, ncu
 from ncuflow.parsers.detail import Detail
@@ -59,7 +58,7 @@ def viewed(
         problems=report.problems,
         kernels=kernels,
         explained={
-            index: screen(of_kernel(profiled.longest(group), group, report.ncu_version, tool))
+            index: as_text(of_kernel(profiled.longest(group), group, report.ncu_version, tool))
             for index, group in wanted.items()
         },
         close=looked,
@@ -86,7 +85,7 @@ def launch(kernel: Kernel, of: Detail | None = None) -> LaunchView:
     return LaunchView(
         kernel=kernel,
         verdict=verdict(kernel),
-        tree=stalltree.stall_tree(kernel),
+        tree=waits.stall_tree(kernel),
         occupancy=occupancy(kernel, of),
         roofline=roofline(kernel, of),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ncuflow.compare.records import Comparison
-from ncuflow.findings.stalltree import Tree
+from ncuflow.findings.waits import Tree
 from ncuflow.model import BreakdownRow, Kernel, LineRow, Rule, Stall
 from ncuflow.parsers.detail import Detail, SampledInstruction
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ncuflow.compare import decomposition, lineage, records
+from ncuflow.compare import decomposition, records
 from ncuflow.compare.records import Cause, Comparison, Fact, MetricChange, PointChange, Value
 from ncuflow.format import MISSING, quantity
 from ncuflow.io import write_text
@@ -164,7 +164,7 @@ def series(found: Sequence[Comparison], figures: str | None = None) -> Context:
             for number, points in enumerate(steps, start=1)
             if (ran := _ran(points.get(name)))
         ][:MOST_ROWS],
-        "shifts": [_shift(one) for one in lineage.shifts(found)],
+        "shifts": [_shift(one) for one in records.shifts(found)],
         "moved": len(moved),
         "points": len(rows),
         "steps": [_step(comparison) for comparison in found],
@@ -184,7 +184,7 @@ def _row(name: str, times: list[float | None], steps: Sequence[PointChange | Non
     return {"id": name, "times": times, "changes": changes, **ends}
 
 
-def _shift(one: lineage.Shift) -> Context:
+def _shift(one: records.Shift) -> Context:
     """A change that points share, in words: by how much, why, and what took it back."""
     return {
         **vars(one),

@@ -16,7 +16,7 @@ from typing import Any
 
 from ncuflow import format as form
 from ncuflow.evidence.provenance import together
-from ncuflow.findings import ceilings, choices, hotlines, limiter, roles, stalltree
+from ncuflow.findings import ceilings, choices, limiter, waits
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.join import main_kernel, total
 from ncuflow.findings.results import read, read_some
@@ -97,9 +97,9 @@ def main(sides: Sequence[ShownSide]) -> Block:
         "metrics": {m.key: [m.label, m.unit, m.meaning] for m in METRICS.values()},
         "limiters": {name: limiter.label(name) for name in (*UNITS, *limiter.WAITS)},
         "stalls": {s.reason: s.meaning for s in STALL_REASONS.values()}
-        | {roles.MBARRIER: roles.MEANING},
+        | {waits.MBARRIER: waits.MBARRIER_MEANING},
         "software": SOFTWARE,
-        "groups": {r: name for name, found in stalltree.GROUPS.items() for r in found},
+        "groups": {r: name for name, found in waits.GROUPS.items() for r in found},
     }
 
 
@@ -192,7 +192,7 @@ def prices(results: Results) -> Iterator[Block]:
     """The choices of a target with every pair that prices them."""
     target = known().get(results["target"])
     for choice in target.prices if target else ():
-        found = choices.prices(choice, results)
+        found = choices.effects(choice, results)
         if found:
             called = {"key": choice.key, "title": choice.title, "called": choice.called}
             yield called | {
@@ -270,7 +270,7 @@ def stalls(kernel: Kernel) -> list[list[Any]]:
 
 def tree(kernel: Kernel) -> Block | None:
     """The stall tree of a kernel: {issued, basis, samples, reasons: [[reason, share, of_stalls, ±]]}."""
-    found = stalltree.stall_tree(kernel)
+    found = waits.stall_tree(kernel)
     if found is None:
         return None
     reasons = [
@@ -318,7 +318,7 @@ def timeline(found: Mapping[str, Sequence[Any]], place: Mapping[str | None, int]
 def source(results: Results, side: ShownSide) -> list[Block]:
     """Instructions of each deep kernel with their samples by reason, for the source view."""
     index, version = side.findings.source_index, results["provenance"].get("flashinfer")
-    root = hotlines.installed(version)
+    root = waits.installed(version)
     return [_listed(kernel, side.evidence, index, root) for kernel in results["deep"]]
 
 
@@ -326,7 +326,7 @@ def _listed(kernel: Kernel, evidence: Path, index: Any, root: Path | None) -> Bl
     by_pc: dict[int, list[LineRow]] = defaultdict(list)
     for row in kernel.get("lines") or ():
         by_pc[row["pc"]].append(row)
-    listing = hotlines.instructions(kernel, evidence)
+    listing = waits.instructions(kernel, evidence)
     sass = {pc: rows[0]["sass"] for pc, rows in by_pc.items()} | listing
     firsts = [rows[0] for rows in by_pc.values()]
     places = {(r["file"], r["line"]) for r in firsts if r["file"] and r["line"]}
@@ -334,7 +334,7 @@ def _listed(kernel: Kernel, evidence: Path, index: Any, root: Path | None) -> Bl
         **{name: value for name, value in kernel.items() if name in (*KERNEL, "point", "metrics")},
         "tree": tree(kernel),
         "stalls": stalls(kernel),
-        "roles": [asdict(role) for role in roles.roles(kernel, listing)],
+        "roles": [asdict(role) for role in waits.roles(kernel, listing)],
         "pc": list(by_pc),
         "sass": [sass[pc] for pc in by_pc],
         "file": [r["file"] for r in firsts],
@@ -344,7 +344,7 @@ def _listed(kernel: Kernel, evidence: Path, index: Any, root: Path | None) -> Bl
             for rows in by_pc.values()
         ],
         "places": [
-            [file, line, hotlines.enclosing(index, file, line), hotlines.text_of(root, file, line)]
+            [file, line, waits.enclosing(index, file, line), waits.text_of(root, file, line)]
             for file, line in sorted(places)
         ],
     }

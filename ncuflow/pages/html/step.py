@@ -30,7 +30,7 @@ from ncuflow.io import (
     write_text,
 )
 from ncuflow.pages.html.page import FOLDER
-from ncuflow.parsers import nsys_timeline, torch_trace
+from ncuflow.parsers import nsys, torch_trace
 from ncuflow.parsers.timeline import Timeline
 from ncuflow.step import dump, gain, screen, summary
 from ncuflow.step.record import StepAnswer
@@ -111,7 +111,7 @@ def read(path: Path) -> Timeline:
     """A trace of either tool. Raises BadInput for any other file."""
     kind, words = sniff_packed(path)
     if kind in ("sqlite", "nsys-rep"):
-        return nsys_timeline.read(path)
+        return nsys.read_timeline(path)
     if kind in ("json", "gzip"):
         return torch_trace.read(path)
     raise BadInput(path, f"neither an nsys export nor the JSON of torch's profiler but {words}")

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ncuflow.findings import limiter, roles, stalltree, statistics
+from ncuflow.findings import limiter, statistics, waits
 from ncuflow.format import short
 from ncuflow.pages.html.columns import KERNEL, Block, columns, kernel_columns
 from ncuflow.parsers.breakdown import UNITS
-from ncuflow.parsers.problems import FAILED
+from ncuflow.parsers.ncu import FAILED
 from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.view.model import (
@@ -60,8 +60,8 @@ def main(view: View) -> Block:
         "limiters": {name: limiter.label(name) for name in (*UNITS, *limiter.WAITS)},
         "units": {name: unit.meaning for name, unit in UNITS.items()},
         "stalls": {s.reason: s.meaning for s in STALL_REASONS.values()}
-        | {roles.MBARRIER: roles.MEANING},
-        "groups": {r: name for name, found in stalltree.GROUPS.items() for r in found},
+        | {waits.MBARRIER: waits.MBARRIER_MEANING},
+        "groups": {r: name for name, found in waits.GROUPS.items() for r in found},
     }
 
 

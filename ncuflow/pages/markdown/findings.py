@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.findings import sanity, stored
-from ncuflow.findings.sanity import Violation
+from ncuflow.findings.sanity import ImpossibleNumber
 from ncuflow.io import BadInput
 from ncuflow.model import Results
 from ncuflow.pages.markdown.filters import Struck
@@ -18,7 +18,7 @@ from ncuflow.target.contract import ordered
 class Impossible(BadInput):
     """Results with a number that cannot be true; the first stands for all in ``first``."""
 
-    def __init__(self, name: str, violations: Sequence[Violation]) -> None:
+    def __init__(self, name: str, violations: Sequence[ImpossibleNumber]) -> None:
         reasons = list(map(str, violations))
         super().__init__(name, "; ".join(reasons))
         more = f" ({len(reasons) - 1} more like it)" if len(reasons) > 1 else ""

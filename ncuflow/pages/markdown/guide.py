@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ncuflow.findings import crossing, stalltree
+from ncuflow.findings import limiter, waits
 from ncuflow.findings.kernelname import Decoder
 from ncuflow.findings.limiter import kind
-from ncuflow.findings.plans import planned
-from ncuflow.findings.steps import LAYERS, Step, steps
+from ncuflow.findings.steps import LAYERS, Step, planned, steps
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown import (
@@ -67,7 +66,7 @@ def context(findings: Findings, shown: Mapping[str, Context]) -> Context:
             "other_variables": guide_source.other_variables(index),
             "jit": guide_source.jit(jit),
             "commands": guide_commands.of_evidence(findings.evidence),
-            "stalls": [(name, stalltree.meaning(name), text) for name, text in REMEDIES.items()],
+            "stalls": [(name, waits.meaning(name), text) for name, text in REMEDIES.items()],
             "steps": _steps(findings),
             "layers": LAYERS,
             "performance": [row for k in kernels.values() if (row := performance(k))],
@@ -168,7 +167,7 @@ def main_axis(points: list[Point]) -> str:
     """The parameter along which a target is read: of GROWTH, where points lie along it, the first of three values or more."""
     found = varying(points)
     along = [name for name in GROWTH if name in found and _line(points, name)]
-    long = [name for name in along if len(found[name]) >= crossing.FEWEST]
+    long = [name for name in along if len(found[name]) >= limiter.FEWEST_JUDGED]
     return next(iter(long + along), axis_of(points).name)
 
 
@@ -184,9 +183,9 @@ def crossings(points: list[Point], axis: str) -> list[Context]:
     differing = varying(points)
     axes = [
         axis,
-        *(a for a in GROWTH if a != axis and len(differing.get(a, ())) >= crossing.FEWEST),
+        *(a for a in GROWTH if a != axis and len(differing.get(a, ())) >= limiter.FEWEST_JUDGED),
     ]
-    every = [c for a in axes for c in crossing.crossings(points, a)]
+    every = [c for a in axes for c in limiter.regime_changes(points, a)]
     shown = [c for c in every if c.kind == "crosses"][:MOST_LINES]
     apart = {k for k in dict(differing) if len({dict(c.fixed).get(k) for c in shown}) > 1}
     # One that does not cross differs from one that does in this alone.
@@ -217,7 +216,7 @@ def performance(found: Context) -> Context | None:
         return None
     axis, rate = found["axis"], found["rate"]
     rated = [p for p in found["points"] if p["measurement"][rate] is not None]
-    lines = crossing.lines(rated, axis)
+    lines = limiter.lines_along(rated, axis)
     line = max(lines, key=lambda line: (len(line), max(p["measurement"][rate] for p in line)))
     middle = line[len(line) // 2] if len(line) > 2 else None
     return {
@@ -236,7 +235,7 @@ def by_size(found: Context) -> list[Context]:
     rows: list[Context] = []
     differing = varying(found["points"])
     for axis in COUNTED:
-        for line in crossing.lines(found["points"], axis):
+        for line in limiter.lines_along(found["points"], axis):
             sized = {p["params"][axis]: p for p in line if p["measurement"]["time_cold_us"]}
             cells = [sized.get(size) for size in SIZES]
             if sum(cell is not None for cell in cells) >= 2:
@@ -247,5 +246,5 @@ def by_size(found: Context) -> list[Context]:
 
 
 def _line(points: list[Point], axis: str) -> list[Point] | None:
-    lines = [line for line in crossing.lines(points, axis) if len(line) >= 2]
+    lines = [line for line in limiter.lines_along(points, axis) if len(line) >= 2]
     return lines[0] if lines else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ncuflow.findings.choices import Price, prices, summary
+from ncuflow.findings.choices import Effect, effects, summary
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
@@ -48,7 +48,7 @@ def _default(knob: Knob, index: Any) -> str | None:
 
 
 def _shown(choice: Choice, results: Results) -> Context:
-    found = prices(choice, results)
+    found = effects(choice, results)
     first = [p for p in found if p.metric == choice.metrics[0]]
     counted = summary(first)
     return {
@@ -61,7 +61,7 @@ def _shown(choice: Choice, results: Results) -> Context:
     }
 
 
-def _pairs(found: list[Price], points: list[Point]) -> list[Context]:
+def _pairs(found: list[Effect], points: list[Point]) -> list[Context]:
     """The two points of each price: {price, params (of the base), other_params, base, other (their measurements)}."""
     by_id = {point["point"]: point for point in points}
     return [

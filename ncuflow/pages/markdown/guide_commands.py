@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.io import read_json
-from ncuflow.parsers.chips import CHIPS
-from ncuflow.parsers.registry import counters
+from ncuflow.parsers.registry import CHIPS, counters
 from ncuflow.target.contract import ordered
 
 TOOLS = {"trace": "timeline", "sweep": "counters", "deep": "deep"}

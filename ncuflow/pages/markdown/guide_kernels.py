@@ -7,7 +7,7 @@ from typing import Any
 
 from ncuflow.findings.join import main_kernel
 from ncuflow.findings.kernelname import COMPILED_FOR, Decoder
-from ncuflow.findings.occupancy import occupancy_limit
+from ncuflow.findings.limiter import occupancy_limit
 from ncuflow.model import Point
 from ncuflow.pages import Context
 

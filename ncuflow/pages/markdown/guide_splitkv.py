@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ncuflow.findings.join import main_kernel, ratio, total
 from ncuflow.findings.kernelname import MERGE, Decoder
-from ncuflow.findings.occupancy import occupancy_limit
+from ncuflow.findings.limiter import occupancy_limit
 from ncuflow.model import Point
 from ncuflow.pages import Context
 from ncuflow.pages.markdown.series import spread

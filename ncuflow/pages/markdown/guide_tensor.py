@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ncuflow.findings import crossing
+from ncuflow.findings import limiter
 from ncuflow.findings.join import is_merge
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
@@ -46,7 +46,9 @@ def tails(points: Sequence[Point], axis: str) -> list[Context]:
     A line per backend, the longest; a point whose merge takes longer than its attention is left out.
     """
     causal = [p for p in points if p["params"].get("causal") and not _merges(p)]
-    lines = [line for line in crossing.lines(causal, axis) if len(line) >= crossing.FEWEST]
+    lines = [
+        line for line in limiter.lines_along(causal, axis) if len(line) >= limiter.FEWEST_JUDGED
+    ]
     backends = varying(causal).get("backend", ())
     return [
         {"label": backend, "values": [_tail(p, axis) for p in line]}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ncuflow.findings import hotlines, limiter, stalltree
+from ncuflow.findings import limiter, waits
 from ncuflow.findings.join import is_torchs, main_kernel
 from ncuflow.findings.kernelname import decode
-from ncuflow.findings.roles import told_apart
+from ncuflow.findings.waits import told_apart
 from ncuflow.io import read_yaml, resource
 from ncuflow.model import Kernel, Point
 from ncuflow.pages import Context
@@ -50,7 +50,7 @@ def _kind(kernel: Kernel) -> str:
 
 
 def _shown(point: str | None, kernel: Kernel, deep: bool) -> Context | None:
-    tree = stalltree.stall_tree(kernel)
+    tree = waits.stall_tree(kernel)
     if tree is None:
         return None
     found = limiter.judge(kernel["breakdown"], kernel["metrics"])
@@ -63,7 +63,7 @@ def _shown(point: str | None, kernel: Kernel, deep: bool) -> Context | None:
         "tree": tree,
         "lines": drawn(tree),
         "top": [(r, _most_at(kernel, r.reason)) for r in tree.top()],
-        "rules": stalltree.advice(kernel),
+        "rules": waits.advice(kernel),
     }
 
 
@@ -76,7 +76,7 @@ def _most_at(kernel: Kernel, reason: str) -> str | None:
     return max(lines, key=lambda line: lines[line]) if lines else None
 
 
-def drawn(tree: stalltree.Tree) -> list[str]:
+def drawn(tree: waits.Tree) -> list[str]:
     """The tree as text, a line per node, shares of active scheduler cycles right-aligned."""
     rows: list[tuple[str, float, float | None]] = [
         ("active scheduler cycles", 1.0, None),
@@ -99,7 +99,7 @@ def drawn(tree: stalltree.Tree) -> list[str]:
     ]
 
 
-def _reasons(group: stalltree.StallGroup, bar: str) -> list[tuple[str, float, float | None]]:
+def _reasons(group: waits.StallGroup, bar: str) -> list[tuple[str, float, float | None]]:
     shown = [r for r in group.reasons if r.share >= LEAST_SHOWN]
     out = []
     for at, reason in enumerate(shown):
@@ -115,7 +115,7 @@ def hot_kernels(deep: list[Kernel], index: Any, version: str | None) -> list[Con
     """The hot lines of each deep-profiled kernel; kernels without samples are left out."""
     out = []
     for kernel in deep:
-        lines = hotlines.hottest(kernel, index, version)
+        lines = waits.hottest(kernel, index, version)
         if lines and not is_torchs(kernel):
             out.append(
                 {
@@ -123,7 +123,7 @@ def hot_kernels(deep: list[Kernel], index: Any, version: str | None) -> list[Con
                     "kernel": kernel["name"],
                     "lines": lines,
                     "samples": sum(row["samples"] for row in kernel["lines"]),
-                    "coverage": hotlines.coverage(kernel),
+                    "coverage": waits.coverage(kernel),
                 }
             )
     return out

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ncuflow import format as fmt
-from ncuflow.findings.choices import STEPS, Price, summary
+from ncuflow.findings.choices import STEPS, Effect, summary
 from ncuflow.findings.opportunities import LOST, MeasuredOpportunity, found, said
 from ncuflow.findings.scope import Scope
 from ncuflow.format import change
@@ -41,7 +41,7 @@ def _row(one: MeasuredOpportunity, target: str, index: Any) -> Context:
         "where": one.where,
         "points": one.points,
         "at": one.point.split("/", 1)[1],
-        "shown": said(declared, one.facts) + " (times of the pair)" * _on_its_host(one.price),
+        "shown": said(declared, one.facts) + " (times of the pair)" * _on_its_host(one.effect),
         "more": len(one.points) - 1,
         "source": place(declared.symbol, target, index),
         "change": declared.change,
@@ -51,24 +51,24 @@ def _row(one: MeasuredOpportunity, target: str, index: Any) -> Context:
         "reason": one.reason,
         "saved": one.saved,
         "bound": one.most,
-        "changed": change(one.price.change) if one.price else None,
-        "pairs": len(one.prices),
-        "spread": ranged(over) if (over := summary(one.prices)) else "",
+        "changed": change(one.effect.change) if one.effect else None,
+        "pairs": len(one.effects),
+        "spread": ranged(over) if (over := summary(one.effects)) else "",
     }  # fmt: skip
 
 
 def brought(one: MeasuredOpportunity) -> str:
     """What the trial changed, with its interval and the range over all; or why there is none, and how to try."""
-    price = one.price
-    if price is None:
+    effect = one.effect
+    if effect is None:
         return f"not tried: {one.reason}"
-    text = f"{change(price.change)}"
-    if price.low is not None and price.high is not None:
-        text += f" ({change(price.low)} to {change(price.high)})"
-    text += ", within noise" if price.verdict == "within noise" else ""
-    text += "" if price.in_turns else ", not timed in turns"
-    text += " on the pair's host" * _on_its_host(price)
-    text += _over_all(one.prices)
+    text = f"{change(effect.change)}"
+    if effect.low is not None and effect.high is not None:
+        text += f" ({change(effect.low)} to {change(effect.high)})"
+    text += ", within noise" if effect.verdict == "within noise" else ""
+    text += "" if effect.in_turns else ", not timed in turns"
+    text += " on the pair's host" * _on_its_host(effect)
+    text += _over_all(one.effects)
     if one.alike:
         text += f"; no difference where `{one.alike}`"
     if one.layers:
@@ -80,7 +80,7 @@ def brought(one: MeasuredOpportunity) -> str:
     return text
 
 
-def _calls(calls: Sequence[Price]) -> str:
+def _calls(calls: Sequence[Effect]) -> str:
     """At which points the host's call takes what the GPU saves."""
     worst = max(calls, key=lambda call: call.change)
     more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
@@ -89,15 +89,15 @@ def _calls(calls: Sequence[Price]) -> str:
     return f"; {at} the host takes {longer} for the call: slower outside a CUDA graph"
 
 
-def _over_all(prices: Sequence[Price]) -> str:
+def _over_all(effects: Sequence[Effect]) -> str:
     """How all trials fared."""
-    found = summary(prices)
-    if found is None or len(prices) < 2:
+    found = summary(effects)
+    if found is None or len(effects) < 2:
         return ""
     within = f", {found['within']} of them within noise" if found["within"] else ""
-    changed = {price.change > 0 for price in prices if price.verdict != "within noise"}
+    changed = {effect.change > 0 for effect in effects if effect.verdict != "within noise"}
     turning = ", and no parameter tells which gain" if len(changed) > 1 else ""
-    return f"; over {len(prices)} pairs {ranged(found)}{within}{turning}"
+    return f"; over {len(effects)} pairs {ranged(found)}{within}{turning}"
 
 
 def fared(found: Context) -> str:
@@ -120,9 +120,9 @@ def ranged(found: Context) -> str:
     return f"{change(found['median'])} in the median, {ends}"
 
 
-def _on_its_host(price: Price | None) -> bool:
+def _on_its_host(effect: Effect | None) -> bool:
     """Whether a price is that of a step timed in turns: what a host takes for a call is the host's own."""
-    return price is not None and price.in_turns and price.metric in STEPS
+    return effect is not None and effect.in_turns and effect.metric in STEPS
 
 
 def place(symbol: Symbol, target: str, index: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from ncuflow.findings.limiter import BOUND, CEILING, LATENCY, PARTLY, WAITING
 from ncuflow.findings.opportunities import GROUPS, LOST, UNTRIED, WON
-from ncuflow.findings.plans import planned
+from ncuflow.findings.steps import planned
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown import guide_choices

@@ -19,7 +19,7 @@ from ncuflow.claims.record import CONFIRMED, REFUTED
 from ncuflow.findings import stored
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.kernelname import DecodedName, Decoder, canonical
-from ncuflow.findings.occupancy import occupancy_limit
+from ncuflow.findings.limiter import occupancy_limit
 from ncuflow.io import read_json, write_text
 from ncuflow.model import Kernel, Results
 from ncuflow.pages import Context

@@ -1,18 +1,55 @@
-"""Where a point's results are: in outputs of this folder, or in a recording, of which they are made."""
+"""Where a point's results are: in outputs of this folder, or in a recording, of whose captures they are then made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from ncuflow.evidence import location
-from ncuflow.findings import recorded, stored
-from ncuflow.io import BadInput, UsageError, scratch
+from ncuflow.evidence import location, manifest
+from ncuflow.findings import results, stored
+from ncuflow.io import BadInput, UsageError, scratch, write_json
 from ncuflow.model import Results
+from ncuflow.parsers import tables
 from ncuflow.target.contract import known
+
+
+def is_recording(folder: Path) -> bool:
+    """Whether a folder is a recording, and no outputs."""
+    return (folder / manifest.FILE).is_file() and not (folder / "results").is_dir()
+
+
+@contextmanager
+def results_of(folder: Path, targets: Iterable[str] | None) -> Iterator[Path]:
+    """The folder of the results of outputs, or of a recording; of this they are made, and gone on exit."""
+    if is_recording(folder):
+        with scratch() as made:
+            make_results(folder, targets, made)
+            yield made / "results"
+    else:
+        yield folder / "results" if (folder / "results").is_dir() else folder
+
+
+def make_results(recording: Path, targets: Iterable[str] | None, outputs: Path) -> None:
+    """Tables and results of targets of a recording (by default of all), below ``outputs``.
+
+    Raises BadInput where it is no recording, is not as it was recorded, or lacks a target.
+    """
+    try:
+        batches = manifest.read(recording).targets
+    except ValueError as error:
+        raise BadInput(recording, str(error).removeprefix(f"{recording}: ")) from None
+    for target in batches if targets is None else targets:
+        if target not in batches:
+            raise BadInput(recording, f"no target {target!r} in it; it has {', '.join(batches)}")
+        folder = outputs / "tables" / target
+        reports = [recording / target / batch for batch in sorted(batches[target])]
+        tables.write(tables.collect(recording, reports), folder)
+        found = results.results(target, folder, recording, location.name(recording))
+        write_json(outputs / "results" / f"{target}{stored.SUFFIX}", found, levels=3)
+
 
 FEW = 3  # names that an error lists
 
@@ -46,12 +83,12 @@ def of_point(point: str, folder: Path | None = None) -> Iterator[Place]:
     """
     target = point.split("/", 1)[0]
     found = location.here(folder) if folder else _holder(point) or shipped()
-    if not recorded.is_recording(found):
+    if not is_recording(found):
         _check(point, found)
         yield Place(found, found, False)
         return
     with scratch() as made:
-        recorded.write(found, [target], made)
+        make_results(found, [target], made)
         _check(point, made, found)
         yield Place(made, found, True)
 
