@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import gpu_modules
 import pytest
@@ -111,6 +111,12 @@ def some(found: Iterable[T]) -> list[T]:
     every = list(found)
     assert every, "nothing to assert anything of"
     return every
+
+
+def some_by_default(cases: Sequence[T], step: int) -> list[Any]:
+    """Cases of a parameter: each `step`-th by default, the others under the marker `exhaustive`."""
+    rest = pytest.mark.exhaustive
+    return [pytest.param(c, marks=rest) if at % step else c for at, c in enumerate(cases)]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -329,8 +329,8 @@ class Machine:
         return rows
 
 
-def make(folder: Path, points: int = 8, batch_size: int = 4) -> Machine:
-    """The fake machine in `folder`: a sweep of `points` points, batches of about `batch_size`."""
+def make(folder: Path, points: int = 7, batch_size: int = 4) -> Machine:
+    """The fake machine in `folder`: a sweep of `points` points, batches of about `batch_size`: of 7, two."""
     recorded = next((ROOT / "recordings/h200/0.7.2/default").glob("*/b*/sweep.ncu-rep.xz"))
     project: Pipeline = copy_project(folder, [name for name in _parts() if name != "recordings"])
     (project.folder / "targets/toy.py").write_text(TARGET.lstrip())

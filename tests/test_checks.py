@@ -72,3 +72,4 @@ def test_tests_of_every_case_run_in_the_long_check_and_not_by_default() -> None:
     settings = (ROOT / "pyproject.toml").read_text()
     assert "and not exhaustive" in settings
     assert "-m exhaustive" in (ROOT / "scripts/check-all").read_text()
+    assert "scripts/check-all" in (ROOT / ".github/workflows/nightly.yml").read_text()

@@ -20,12 +20,12 @@ from typing import Any
 import fake_gpus
 import fake_machine
 import pytest
-from conftest import ROOT, Finished, Pipeline
+from conftest import ROOT, SMALL, Finished, Pipeline
 from fake_machine import TABLE, Machine, make
 
 from ncuflow.flow import made
 
-POINTS = [f"toy/n{n}" for n in range(1, 9)]
+POINTS = [f"toy/n{n}" for n in range(1, 8)]
 GATED = "toy/n5"
 Row = dict[str, Any]
 
@@ -101,6 +101,7 @@ def test_a_killed_job_is_tried_again_and_its_half_file_is_not_taken(gated, undis
     same_as(machine, undisturbed)
 
 
+@pytest.mark.exhaustive
 def test_a_job_killed_twice_costs_its_batch_alone_and_the_next_run_tries_again(
     machine, undisturbed
 ):
@@ -197,6 +198,7 @@ def test_a_broken_tool_costs_its_own_numbers_alone_and_every_page_says_so(machin
     assert {row["point"] for row in machine.table("timeline")} == set(POINTS)
 
 
+@pytest.mark.exhaustive
 def test_a_preflight_whose_ncu_makes_no_report_says_so_and_nothing_is_profiled(machine):
     machine.plan("unfit-ncu")
     done = machine.run(TABLE, "outputs/fake/captures/environment.json")
@@ -206,6 +208,7 @@ def test_a_preflight_whose_ncu_makes_no_report_says_so_and_nothing_is_profiled(m
     }
 
 
+@pytest.mark.exhaustive
 def test_a_measurement_that_outlives_snakemake_keeps_its_gpu(gated, undisturbed):
     machine, snakemake, pid = gated
     fake_gpus.write(machine.folder, fake_machine.GPUS[0])
@@ -219,6 +222,7 @@ def test_a_measurement_that_outlives_snakemake_keeps_its_gpu(gated, undisturbed)
     completes(machine, undisturbed)  # and after it the lock is gone with its holder
 
 
+@pytest.mark.exhaustive
 def test_leftovers_of_a_killed_holder_do_not_block_the_next(machine, undisturbed):
     locks = machine.folder / "locks"
     locks.mkdir(mode=0o700)
@@ -235,7 +239,11 @@ def test_leftovers_of_a_killed_holder_do_not_block_the_next(machine, undisturbed
 
 @pytest.mark.parametrize(
     ("bad", "early"),
-    [(["toy/n5"], False), (["toy/n1", "toy/n5", "toy/n6"], False), (["toy/n1", "toy/n5"], True)],
+    [
+        (["toy/n1", "toy/n5"], True),
+        pytest.param(["toy/n5"], False, marks=pytest.mark.exhaustive),
+        pytest.param(["toy/n1", "toy/n5", "toy/n6"], False, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_points_that_break_their_process_cost_themselves_alone(machine, undisturbed, bad, early):
     """Also where the profiled process is the first to launch them."""
@@ -259,6 +267,7 @@ def test_points_that_break_their_process_cost_themselves_alone(machine, undistur
     assert not list(machine.captures.glob("b*/timing.jsonl.*"))
 
 
+@pytest.mark.exhaustive
 def test_of_a_point_that_is_wrong_no_table_has_what_came_before_its_timing(machine):
     """A trace that is taken beside the build compares nothing: its timing does."""
     fake_machine.trace_as_well(machine, early=True)
@@ -274,6 +283,7 @@ def test_of_a_point_that_is_wrong_no_table_has_what_came_before_its_timing(machi
     assert {row["point"] for row in machine.table("kernels")} == right
 
 
+@pytest.mark.exhaustive
 def test_a_gpu_lost_once_costs_a_retry(machine, undisturbed):
     machine.plan("lose", GATED, once=True)
     completes(machine, undisturbed)
@@ -338,6 +348,7 @@ def test_a_batch_without_a_good_point_has_nothing_to_profile_and_the_others_stan
     assert {k["point"] for k in machine.table("kernels")} == {"toy/n2"}
 
 
+@pytest.mark.exhaustive
 def test_neither_has_a_deep_report_none_of_whose_points_is_right(machine):
     machine.configure(lambda config: config["deep"].update(default={"toy": [{"n": [5]}]}))
     machine.plan("wrong", GATED)
@@ -351,8 +362,9 @@ def test_neither_has_a_deep_report_none_of_whose_points_is_right(machine):
 # --- edited code ------------------------------------------------------------------------------
 
 
-def test_an_edit_of_what_a_capture_executes_captures_again(measured):
-    for name in ("evidence/reportscrub", "evidence/staging", "capture/ncu"):
+def test_an_edit_of_what_a_capture_executes_captures_again(measured, every):
+    names = ("evidence/reportscrub", "evidence/staging", "capture/ncu")
+    for name in names if every else names[:1]:
         planned = planned_after(measured, f"ncuflow/{name}.py", "", "\n# a comment more\n")
         assert "profile" in planned and "time" not in planned, name
 
@@ -406,7 +418,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_leaves_no_half_table(project: Pipeline, small_disk: Path):
+def test_a_full_disk_leaves_no_half_table(project: Pipeline, small_disk: Path, finished: Finished):
     settings = ("decode", "--config", "source=recorded")
     done = project.run(*settings, f"outputs={small_disk / 'outputs'}", check=False)
     assert done.returncode != 0
@@ -415,14 +427,14 @@ def test_a_full_disk_leaves_no_half_table(project: Pipeline, small_disk: Path):
     assert not left
     subprocess.run(["mount", "-o", "remount,size=40m", str(small_disk)], check=True)
     project.run(*settings, f"outputs={small_disk / 'outputs'}")
-    project.run(*settings, "outputs=elsewhere")
-    made = sorted((small_disk / "outputs").rglob("*.csv"))
-    assert made
-    for path in made:
-        other = project.folder / "elsewhere" / path.relative_to(small_disk / "outputs")
-        assert path.read_bytes() == other.read_bytes()
+    tables = sorted((small_disk / "outputs").rglob("*.csv"))
+    assert tables
+    for path in tables:
+        whole = finished.folder / "outputs" / path.relative_to(small_disk / "outputs")
+        assert path.read_bytes() == whole.read_bytes()
 
 
+@pytest.mark.exhaustive
 def test_a_full_disk_for_temporary_files_is_named(project, small_disk, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(small_disk))
     done = project.run("decode", "--config", "source=recorded", check=False)
@@ -434,13 +446,13 @@ def test_a_full_disk_for_temporary_files_is_named(project, small_disk, monkeypat
 
 # --- damaged outputs --------------------------------------------------------------------------
 
-RECORDED = ("all", "--config", "source=recorded")
+RECORDED = ("all", *SMALL)
 
 
 @pytest.fixture
-def remade(finished: Finished, tmp_path: Path) -> Pipeline:
-    """A copy of the finished project, to be damaged."""
-    return finished.copied(tmp_path / "p")
+def remade(small: Finished, tmp_path: Path) -> Pipeline:
+    """A copy of a project that has run, to be damaged."""
+    return small.copied(tmp_path / "p")
 
 
 def outputs(pipeline: Finished) -> dict[str, bytes]:
@@ -464,9 +476,9 @@ def cut_short(path: Path) -> None:
     ids=["in-turn", "lost", "cut-short"],
 )
 def test_whatever_of_the_outputs_is_damaged_a_rerun_makes_it_again(
-    remade: Pipeline, finished: Finished, damages: Sequence[Callable[[Path], object]]
+    remade: Pipeline, small: Finished, damages: Sequence[Callable[[Path], object]]
 ):
-    whole = outputs(finished)
+    whole = outputs(small)
     noted = [name for name in whole if name != made.NOTE]
     for name, damage in zip(noted[::2], cycle(damages), strict=False):
         damage(remade.outputs / name)
@@ -476,31 +488,33 @@ def test_whatever_of_the_outputs_is_damaged_a_rerun_makes_it_again(
     assert "Nothing to be done" in remade.run(*RECORDED).stderr
 
 
-def test_a_damaged_page_of_everything_is_made_again(remade: Pipeline, finished: Finished):
+@pytest.mark.exhaustive
+def test_a_damaged_page_of_everything_is_made_again(remade: Pipeline, small: Finished):
     """Nothing is made of it, and nothing else is damaged."""
     os.truncate(remade.outputs / "report.html", 10)
     remade.run(*RECORDED)
-    assert outputs(remade) == outputs(finished)
+    assert outputs(remade) == outputs(small)
 
 
 def test_after_a_failed_job_over_existing_outputs_a_rerun_makes_them(
-    remade: Pipeline, finished: Finished
+    remade: Pipeline, small: Finished
 ):
     """Snakemake deletes the tables of the failed job, while the pages that were made of them still stand."""
     module = remade.folder / "parsers/tables.py"
     text = module.read_text()
     module.write_text(text + "\n\ndef run(args):\n    raise OSError('out of memory')\n")
-    failed = remade.run("decode", *RECORDED[1:], check=False)
-    assert failed.returncode != 0 and not list(remade.outputs.glob("tables/decode/kernels.*"))
+    failed = remade.run("merge_state", *RECORDED[1:], check=False)
+    assert failed.returncode != 0 and not list(remade.outputs.glob("tables/merge_state/kernels.*"))
     module.write_text(text)
     os.utime(module, (0, 0))  # as it was before: the edit itself is no reason to run anything
     remade.run(*RECORDED)
-    assert outputs(remade) == outputs(finished)
+    assert outputs(remade) == outputs(small)
 
 
+@pytest.mark.exhaustive
 def test_what_is_damaged_of_a_comparison_is_made_again(two_sides: Pipeline):
     """Its figures are one output, a folder: of a comparison, nobody knows beforehand how many there are."""
-    settings = ("compare", *RECORDED[1:], "recording=recordings/one")
+    settings = ("compare", "--config", "source=recorded", "recording=recordings/one")
     settings += ("base=recordings/one", "head=recordings/two")
     two_sides.run(*settings)
     made = two_sides.folder / "outputs/compare/one-vs-two"
@@ -526,29 +540,30 @@ def test_a_note_from_elsewhere_removes_nothing_but_outputs_of_rules(remade: Pipe
     victims = [own, capture, outside / "decode/kernels.csv", remade.folder / "Snakefile"]
     for victim in victims[:3]:
         victim.write_text("precious")
-    table, long = remade.outputs / "tables/rope/kernels.csv", f"tables/{'x' * 300}/kernels.csv"
+    table, long = remade.outputs / "tables/rmsnorm/kernels.csv", f"tables/{'x' * 300}/kernels.csv"
     names = [str(victim.absolute()) for victim in victims]
     names += [os.path.relpath(victim, remade.outputs) for victim in victims]
-    names += ["tables/linked/decode/kernels.csv", "tables/rope/../../notes.txt", "\0", long]
-    names.append("tables/rope/kernels.csv")
+    names += ["tables/linked/decode/kernels.csv", "tables/rmsnorm/../../notes.txt", "\0", long]
+    names.append("tables/rmsnorm/kernels.csv")
     noted(remade, dict.fromkeys(names, "of another file"))
     before, whole = [victim.read_bytes() for victim in victims], table.read_bytes()
-    done = remade.run("rope", *RECORDED[1:])
+    done = remade.run("rmsnorm", *RECORDED[1:])
     assert done.stderr.count("changed since it was made") == 1 and table.read_bytes() == whole
     assert [victim.read_bytes() for victim in victims] == before
 
 
 def test_a_note_of_another_shape_is_forgotten(remade: Pipeline):
-    page = "reports/rope.md"
+    page = "reports/rmsnorm.md"
     for shape in ([], 5, {page: None}, {page: [1]}, {page: [1, 2, "a"]}, {"\ud800": 1}):
         noted(remade, shape)
-        assert "Nothing to be done" in remade.run("rope", *RECORDED[1:]).stderr, shape
+        assert made._noted(remade.outputs) == {}, shape
+    assert "Nothing to be done" in remade.run("rmsnorm", *RECORDED[1:]).stderr
     (remade.outputs / page).write_text("cut short")
-    assert f"{page}: changed since" in remade.run("rope", *RECORDED[1:]).stderr
+    assert f"{page}: changed since" in remade.run("rmsnorm", *RECORDED[1:]).stderr
 
 
 def test_a_dry_run_removes_nothing(remade: Pipeline):
-    page = remade.outputs / "reports/rope.md"
+    page = remade.outputs / "reports/rmsnorm.md"
     page.write_text("cut short")
     remade.run("-n", *RECORDED)
     assert page.read_text() == "cut short"

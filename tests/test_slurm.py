@@ -33,7 +33,6 @@ PROFILE = [
     "--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "9",
     "--seconds-between-status-checks", "2",
 ]  # fmt: skip
-POINTS = 7  # two batches
 RUNS: list[subprocess.Popen[str]] = []  # of the test that runs
 
 
@@ -54,18 +53,9 @@ def healthy() -> Iterator[None]:
         scontrol("update", f"nodename={node}", "state=resume")
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    """The same sweep without Slurm."""
-    whole = make(tmp_path_factory.mktemp("undisturbed"), POINTS)
-    done = whole.run(TABLE)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return whole
-
-
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    return make(tmp_path, POINTS)
+    return make(tmp_path)
 
 
 def scontrol(*words: str) -> str:
