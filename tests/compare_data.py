@@ -9,6 +9,8 @@ import random
 from dataclasses import asdict
 from typing import Any
 
+from results_data import launched
+
 from ncuflow.compare import attribution, decomposition, verdict
 from ncuflow.compare.records import Thresholds
 from ncuflow.compare.verdict import Side
@@ -64,21 +66,15 @@ def kernel(
     ratios = STALLS | stalls
     latency = sum(ratios.values())
     cycles = instructions / (132 * 4) * latency / warps
-    return {
-        "report": "decode/b0/sweep.ncu-rep",
-        "kernel": 0,
-        "batch": "b0",
-        "name": name,
-        "demangled": DECODE.format(stages=stages, tile=tile),
-        "nvtx": None,
-        "grid": grid,
-        "block": "16,1,8",
-        "registers": registers,
-        "smem_static_bytes": 0,
-        "smem_dynamic_bytes": 36864,
-        "problems": None,
-        "duration_ns": cycles / clock * 1e9 / busy,
-        "metrics": {
+    return launched(
+        name,
+        demangled=DECODE.format(stages=stages, tile=tile),
+        grid=grid,
+        block="16,1,8",
+        registers=registers,
+        smem_dynamic_bytes=36864,
+        duration_ns=cycles / clock * 1e9 / busy,
+        metrics={
             "inst_executed": instructions,
             "warp_latency_per_issue": latency,
             "sm_count": 132.0,
@@ -90,12 +86,11 @@ def kernel(
             "occupancy_limit_registers": 65536 // (registers * 128),
             "occupancy_limit_shared_mem": 6.0,
         },
-        "stalls": [
+        stalls=[
             {"reason": reason, "kind": "stall", "ratio": ratio, "share": None}
             for reason, ratio in ratios.items()
         ],
-        "rules": [],
-    }
+    )
 
 
 def point(name: str, us: float, kernels: list[Row] | None = None, host: float = 15.0) -> Row:

@@ -16,19 +16,25 @@ PROVENANCE: Row = {
 }  # fmt: skip
 
 
-def kernel(name: str = "Kernel", metrics: Row | None = None, **stalls: float) -> Row:
-    """A kernel of 100 µs whose stall ratios are given; shares are of their sum."""
-    total = sum(stalls.values())
+def launched(name: str = "Kernel", **given: Any) -> Row:
+    """A kernel as results hold it: what is not given is as it mostly is, or empty."""
     return {
-        "report": "decode/b0/sweep.ncu-rep", "batch": "b0", "kernel": 0, "name": name,
-        "demangled": f"void {name}<int>()",
-        "grid_size": 64, "duration_ns": 100e3, "problems": None, "metrics": metrics or {},
-        "stalls": [
-            {"reason": reason, "kind": "stall", "ratio": ratio, "share": ratio / total}
-            for reason, ratio in stalls.items()
-        ],
+        "report": "decode/b0/sweep.ncu-rep", "batch": "b0", "kernel": 0, "name": name, "demangled": None, "nvtx": None,
+        "grid": "64,1,1", "block": "128,1,1", "grid_size": 64, "block_size": 128, "registers": 64, "smem_static_bytes": 0,
+        "smem_dynamic_bytes": 1024, "duration_ns": 100e3, "problems": None, "metrics": {}, "breakdown": [], "stalls": [],
         "rules": [],
-    }  # fmt: skip
+    } | given  # fmt: skip
+
+
+def kernel(name: str = "Kernel", metrics: Row | None = None, **stalls: float) -> Row:
+    """A kernel whose stall ratios are given; shares are of their sum."""
+    total = sum(stalls.values())
+    shares = [
+        {"reason": reason, "kind": "stall", "ratio": ratio, "share": ratio / total}
+        for reason, ratio in stalls.items()
+    ]
+    demangled = f"void {name}<int>()"
+    return launched(name, demangled=demangled, metrics=metrics or {}, stalls=shares)
 
 
 def entry(point: str, params: Row, kernels: list[Row] | None = None, **columns: Any) -> Row:

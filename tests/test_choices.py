@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from conftest import some
+from results_data import entry
 
 from ncuflow.findings import choices
 from ncuflow.findings.choices import effects, summary
@@ -18,12 +19,9 @@ CORES = Choice("cores", "", "cores", "cuda", "tensor")
 
 
 def point(params, cold, samples=(), status="ok", **columns):
-    measurement = {"time_cold_us": cold, "time_cold_n": None} | columns
-    return {
-        "point": "decode/" + "_".join(map(str, params.values())),
-        "status": status, "params": params,
-        "measurement": measurement, "samples": {"cold_us": list(samples)},
-    }  # fmt: skip
+    name = "decode/" + "_".join(map(str, params.values()))
+    found = entry(name, {}, status=status, time_cold_us=cold, **columns)
+    return found | {"params": params, "samples": {"cold_us": list(samples)}}
 
 
 def spread(around, n=30, seed=1):
@@ -68,8 +66,8 @@ def test_a_difference_is_tested_on_the_launches(a, b, verdict):
 def test_the_host_time_of_a_launch_is_tested_on_its_calls():
     launch = next(c for c in load("decode").prices if c.key == "launch")
     points = [point({"launch": how}, 50.0, host_launch_us=us) for how, us in LAUNCHES]
-    for entry, (_, us) in zip(points, LAUNCHES, strict=True):
-        entry["samples"]["host_us"] = spread(us)
+    for one, (_, us) in zip(points, LAUNCHES, strict=True):
+        one["samples"]["host_us"] = spread(us)
     by_metric = {p.metric: p for p in effects(launch, {"points": points})}
     assert by_metric["host_launch_us"].verdict == "differs"
     assert by_metric["host_launch_us"].change == pytest.approx(-0.75)

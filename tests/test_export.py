@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import junitparser
 import pytest
+from results_data import entry
 
 from ncuflow.cli import dispatch
 from ncuflow.export import check
@@ -67,15 +68,8 @@ TRACE = {
 
 
 def point(name: str, status: str = "ok", share: float | None = 0.5, **more: Any) -> dict[str, Any]:
-    row = dict.fromkeys(check.NAMES - {check.OF_ROOF})
-    row |= {
-        "point": name,
-        "gpu": "NVIDIA H200",
-        "limiter": "dram",
-        "draw": None,
-        "verdict": "partly",
-    }
-    row |= {"busiest_unit": "dram", "busiest_pct": 72.0, "second_unit": "l2"}
+    row: dict[str, Any] = {"limiter": "dram", "verdict": "partly", "busiest_unit": "dram"}
+    row |= {"busiest_pct": 72.0, "second_unit": "l2"}
     if status == "ok":
         row |= {
             "time_cold_us": 20.0,
@@ -87,8 +81,12 @@ def point(name: str, status: str = "ok", share: float | None = 0.5, **more: Any)
             "gbs_fraction_datasheet": share,
             "tflops_fraction_datasheet": 0.01 if share else None,
         }
-    return {"point": name, "tier": "C", "status": status, "reason": None if status == "ok" else "off by 1",
-            "params": {}, "kernels": [], "measurement": row | more}  # fmt: skip
+    reason = None if status == "ok" else "off by 1"
+    return entry(name, {}, status=status, **row | more) | {
+        "params": {},
+        "tier": "C",
+        "reason": reason,
+    }
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from math import ceil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from results_data import launched
 
 from ncuflow.findings.kernelname import Decoder
 from ncuflow.pages.markdown.guide_splitkv import rows
@@ -54,11 +55,11 @@ def test_a_split_grid_fits_and_a_smaller_chunk_would_not(batch, pages, heads, sl
             assert batch * ceil(pages / (chunk - 1)) * heads > slots
 
 
+LIMITS = {"occupancy_limit_registers": 8.0, "occupancy_limit_shared_mem": 6.0}
+
+
 def kernel(name, grid, duration):
-    return {
-        "name": name, "demangled": None, "grid_size": grid, "duration_ns": duration,
-        "metrics": {"occupancy_limit_registers": 8.0, "occupancy_limit_shared_mem": 6.0},
-    }  # fmt: skip
+    return launched(name, grid_size=grid, duration_ns=duration, metrics=LIMITS)
 
 
 PARAMS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from results_data import launched
 
 from ncuflow.findings import waits
 
@@ -26,7 +27,7 @@ def row(line, samples, reason="wait", opcode="FADD", file="include/flashinfer/no
 
 
 def kernel(*rows):
-    return {"point": "rmsnorm/x", "name": "RMSNormKernel", "report": "r", "lines": list(rows)}
+    return launched("RMSNormKernel", point="rmsnorm/x", report="r", lines=list(rows))
 
 
 def test_lines_are_summed_over_instructions_and_ordered():

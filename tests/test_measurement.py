@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from results_data import launched
 
 from ncuflow.findings import ceilings, columns, join
 
@@ -29,10 +30,7 @@ TIMING = {
 
 
 def kernel(name: str = "Main", duration: float | None = 90e3, **metrics: float | None) -> dict:
-    return {
-        "name": name, "duration_ns": duration, "metrics": metrics, "stalls": [], "breakdown": [], "problems": None,
-        "grid_size": 10, "block_size": 128, "registers": 32, "smem_static_bytes": 0, "smem_dynamic_bytes": 1024,
-    }  # fmt: skip
+    return launched(name, duration_ns=duration, metrics=metrics, grid_size=10, registers=32)
 
 
 def launch(start: int, end: int, number: int, kind: str = "kernel") -> dict:

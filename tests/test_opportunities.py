@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import DEFAULT, Recorded, some
+from results_data import entry, launched
 
 from ncuflow.expression import holds
 from ncuflow.findings import stored
@@ -44,13 +45,10 @@ def point(side: str, cold: float, grid: str = "1,1,1", **columns: Any) -> dict[s
         "ceiling_dram_gbs_measured": 1000.0, "ceiling_tensor_tflops_measured": 1.0, "busiest_pct": 40.0, "plan_us": 10.0,
         "limiter": None, "draw": None,
     }  # fmt: skip
-    kernel = {
-        "name": "k", "demangled": "k", "grid": grid, "duration_ns": 1.0, "metrics": {}, "breakdown": [], "stalls": [],
-    }  # fmt: skip
-    return {
-        "point": f"t/{side}", "params": {"side": side}, "status": "ok", "reason": None, "info": {}, "kernels": [kernel],
-        "measurement": measurement | columns, "samples": {"cold_us": samples},
-    }  # fmt: skip
+    found = entry(
+        f"t/{side}", {}, [launched("k", demangled="k", grid=grid)], **measurement | columns
+    )
+    return found | {"params": {"side": side}, "reason": None, "samples": {"cold_us": samples}}
 
 
 def of(*points: dict[str, Any], noise: float = 0.001) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from conftest import Recorded
+from results_data import entry
 
 from ncuflow.findings.steps import LAYERS, Step, steps
 from ncuflow.target.contract import StepPart
@@ -14,10 +15,8 @@ HEADS = {"qo_heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "f16"}
 
 
 def point(target: str, cold: float, plan: float | None = None, **params: Any) -> dict[str, Any]:
-    return {
-        "point": f"{target}/{cold}", "params": params, "status": "ok",
-        "measurement": {"time_cold_us": cold, "plan_us": plan, "bytes_analytic": 1},
-    }  # fmt: skip
+    times = {"time_cold_us": cold, "plan_us": plan, "bytes_analytic": 1}
+    return entry(f"{target}/{cold}", {}, **times) | {"params": params}
 
 
 def of(*points: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import DEFAULT, ROOT, some
+from results_data import launched
 from test_html import blocks
 from test_parsers_console import FIRST, SPEED
 from test_parsers_csv import raw
@@ -282,12 +283,9 @@ def test_fp64_is_counted_for_the_roofline_or_not_known():
 
 def kernel(**given: Any) -> Any:
     limits = {"registers": 3, "shared_mem": 8, "warps": 8, "blocks": 32}
-    row = {
-        "kernel": 0, "name": "k", "demangled": None, "nvtx": None, "duration_ns": 1.0, "block_size": 256,
-        "grid_size": 8, "registers": 70, "smem_static_bytes": 0, "smem_dynamic_bytes": 0, "breakdown": [],
-        "stalls": [], "rules": [], "metrics": {f"occupancy_limit_{k}": float(v) for k, v in limits.items()},
-    }  # fmt: skip
-    return row | given
+    metrics = {f"occupancy_limit_{name}": float(limit) for name, limit in limits.items()}
+    own = {"block_size": 256, "grid_size": 8, "registers": 70, "smem_dynamic_bytes": 0}
+    return launched("k") | own | {"metrics": metrics} | given
 
 
 def test_the_next_block_is_read_off_the_calculators_curve():
