@@ -92,6 +92,15 @@ def test_the_larger_of_both_floors_counts():
     assert "captures" in repeated["time_cold_us"]["how"] and "IQR" in alone["time_cold_us"]["how"]
 
 
+def test_at_a_point_the_larger_of_its_own_floor_and_the_stated_one_counts():
+    times = {"time_cold_us": 100.0, "time_cold_q25_us": 95.0, "time_cold_q75_us": 105.0}
+    row = entry("decode/a", {}, **times, time_cold_n=25)["measurement"]
+    own = noise.launch_floor(row, "time_cold_us")
+    for stated in (own / 2, own * 2):
+        found = noise.floor_at("time_cold_us", row, {"time_cold_us": {"floor": stated}})
+        assert found == max(own, stated)
+
+
 def test_a_long_point_is_not_held_against_what_short_ones_show():
     short = {f"s{i}": 5.0 for i in range(4)} | {f"m{i}": 50.0 for i in range(4)}
     long = {f"l{i}": 500.0 for i in range(4)}

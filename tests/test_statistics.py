@@ -65,6 +65,16 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     assert 0.92 < sum(covered) / len(covered) < 0.98
 
 
+def test_the_floor_is_that_of_the_runs_furthest_apart_and_holds_where_a_side_has_few() -> None:
+    _, floor = estimates([([[100.0], [101.0], [104.0]], [[100.0]])], 0.05)
+    assert floor.value == pytest.approx(0.04) and floor.pairs == 3
+    rng = random.Random(1)
+    for count, held in ((3, True), (5, False)):
+        sides = [(runs(rng, 100.0, 5), runs(rng, 100.0, count))]
+        (found,), floor = estimates(sides, 0.05)
+        assert found.floor == (floor.value if held else None)
+
+
 def test_the_correction_counts_all_points() -> None:
     """Alone a p of 0.03 is significant; beside 99 that show nothing it is not."""
     lone = Estimate(100, 104, 0.04, 0.01, 0.07, 0.03, None, "runs", (5, 5), (50, 50))
