@@ -250,6 +250,11 @@ def test_points_come_from_ranges():
     assert any("no NVTX range of the plan" in (k["problems"] or "") for k in planned.kernels)
 
 
+def test_the_innermost_range_of_the_plan_is_the_point():
+    assert ncu._point(["toy/a", "toy/b", "call"], {"toy/a", "toy/b"}) == "toy/b"
+    assert ncu._point(["toy/a", "call"], None) == "toy/a"
+
+
 @pytest.mark.corpus
 def test_a_failed_kernel_is_kept_with_nulls():
     report = ncu.read(CORPUS / "esmm_a10g_one_failed_kernel.ncu-rep", with_lines=False)
@@ -488,6 +493,7 @@ def test_the_library_of_counters_is_loaded_once_for_all_children(tmp_path):
         ("gpu__time_duration.sum", 84480.0, "s", "no time of 0 to 3600 s"),
         ("dram__bytes_read.sum", 5.0, "", "no unit"),
         ("lts__t_sectors.sum", 5.0, "byte", "a unit other than sector"),
+        ("sm__throughput.avg.pct_of_peak_sustained_elapsed", 111.0, "%", "more than 110 %"),
         ("sm__throughput.avg.pct_of_peak_sustained_elapsed", 124056.0, "%", "more than 110 %"),
     ],
 )

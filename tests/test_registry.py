@@ -180,6 +180,7 @@ def test_only_stalls_are_stalls():
         ("Kbyte/block", (3, "byte/block")),
         ("Ghz", (9, "hz")),
         ("MHz", (6, "hz")),
+        ("byte/usecond", (6, "byte/s")),
         ("cycle/nsecond", (9, "hz")),
         ("cycle/second", (0, "hz")),
         ("inst/cycle", (0, "inst/cycle")),
