@@ -118,6 +118,11 @@ def ended(command: str, stdout: Any = subprocess.PIPE) -> tuple[int, str]:
     return run_python(code, stdout)
 
 
+def test_a_command_ends_with_the_status_that_its_error_has() -> None:
+    error = "__import__('ncuflow.io').io.CommandError('no', 5)"
+    assert ended(f"(_ for _ in ()).throw({error})") == (5, "error: no\n")
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
