@@ -21,8 +21,18 @@ async function unpack(script) {
   return script === null ? null : JSON.parse(await textOf(script));
 }
 
+/** Run what the page brings along, d3 and Plot, in its order; the page's policy knows their digests and lets nothing else run. */
+export async function libraries() {
+  const packed = [...document.querySelectorAll("script[data-library]")];
+  for (const text of await Promise.all(packed.map(textOf))) {
+    const script = document.createElement("script");
+    script.textContent = text;
+    document.head.append(script);
+  }
+}
+
 /** The text that a script of the page holds compressed. */
-export async function textOf(script) {
+async function textOf(script) {
   const packed = atob(script.textContent);
   const bytes = new Uint8Array(packed.length);
   for (let at = 0; at < packed.length; at++) bytes[at] = packed.charCodeAt(at);

@@ -1,6 +1,7 @@
 /** What all charts share: a frame that follows its room, and a name for those who do not see it. */
 
 import { h } from "./dom.js";
+import { change } from "./format.js";
 
 /** An element that holds what `draw(width)` gives, drawn again where its width changes. */
 export function chart(name, draw) {
@@ -23,6 +24,50 @@ export function chart(name, draw) {
 /** Options of Plot that every chart has. */
 export function base(width, name) {
   return { width, ariaLabel: name, style: { background: "transparent", overflow: "visible" }, className: "plot" };
+}
+
+/**
+ * Changes as rows: the noise floor as a bar, the interval as a line, the change as a mark with its number.
+ * rows: [{text, change, low, high, floor, colour, filled, symbol}]; label: of the axis; name: of the chart.
+ */
+export function changes(rows, width, name, label) {
+  const small = narrow(width);
+  const most = small ? 22 : Math.max(40, Math.round(width / 15));
+  const text = ({ text }) => (text.length > most ? `…${text.slice(1 - most)}` : text);
+  const y = (row) => String(rows.indexOf(row));
+  const known = rows.filter((row) => row.change !== null);
+  const [low, high] = [rows.filter((row) => row.floor), rows.filter((row) => row.low !== null)];
+  return Plot.plot({
+    ...base(width, name),
+    height: 44 + 20 * rows.length,
+    marginLeft: small ? 150 : 16 + 6.6 * d3.max(rows, (row) => text(row).length),
+    marginRight: 64,
+    marginTop: 4,
+    x: { label, tickFormat: (value) => change(value, 0), grid: true, nice: true, ticks: small ? 2 : 8 },
+    y: { domain: rows.map(y), tickFormat: (at) => text(rows[at]), label: null, tickSize: 0 },
+    marks: [
+      Plot.barX(low, { y, x1: (row) => -row.floor, x2: "floor", fill: "var(--line)", insetTop: 5, insetBottom: 5 }),
+      Plot.ruleX([0], { stroke: "var(--quiet)" }),
+      Plot.ruleY(known, { y, x1: 0, x2: "change", stroke: "colour", strokeOpacity: 0.35 }),
+      Plot.ruleY(high, { y, x1: "low", x2: "high", stroke: "colour", strokeWidth: 2 }),
+      Plot.dot(known, {
+        y,
+        x: "change",
+        r: 4,
+        stroke: "colour",
+        fill: (row) => (row.filled ? row.colour : "var(--panel)"),
+        symbol: "symbol",
+      }),
+      Plot.text(known, {
+        y,
+        x: (row) => Math.max(0, row.change, row.high ?? 0),
+        text: (row) => change(row.change),
+        textAnchor: "start",
+        dx: 8,
+        fill: "var(--text)",
+      }),
+    ],
+  });
 }
 
 /** Whether the room is a telephone's. */

@@ -1,182 +1,104 @@
 /** Claims: what is said about these kernels, by verdict, kernel and source, each with its evidence. */
 
 import { block, has } from "./block.js";
-import { away, fill, h, picker, table } from "./dom.js";
-import { change, inColumn, number, percent, unit } from "./format.js";
-import { href, keep } from "./state.js";
-
-const SHAPES = { confirmed: "✓", refuted: "✗", "differs by architecture": "≠", "not testable here": "?" };
+import { away, counter, fill, folded, h, pairs, picker, search, table } from "./dom.js";
+import { change, count, inColumn, number, percent, unit } from "./format.js";
+import { judged, verdicts } from "./judged.js";
+import { keep } from "./state.js";
 
 export async function claims(evidence, params) {
   const side = evidence.side;
   if (!has(`claims ${side.number}`)) return h("p.empty", "Not in this evidence: judged claims.");
   const all = await block(`claims ${side.number}`);
-  const chosen = {
-    verdict: params.get("verdict"),
-    target: params.get("target") ?? "",
-    source: params.get("source") ?? "",
-    q: params.get("q") ?? "",
-  };
+  const chosen = { verdict: params.get("verdict") };
+  for (const name of ["target", "source", "q"]) chosen[name] = params.get(name) ?? "";
   const list = h("ul.claims.panel");
   const buttons = h("div.facets");
-  const count = h("output.count", { "aria-live": "polite" });
+  const shown = counter();
   const update = (patch) => {
     Object.assign(chosen, patch);
     keep(patch);
     show();
   };
   const show = () => {
-    const found = all.filter((claim) => holds(claim, { ...chosen, verdict: null }));
-    const counts = d3.rollup(
-      found,
-      (some) => some.length,
-      (claim) => claim.verdict,
-    );
-    const verdicts = [...new Set(all.map((claim) => claim.verdict))].sort(
-      (a, b) => Object.keys(SHAPES).indexOf(a) - Object.keys(SHAPES).indexOf(b),
-    );
+    const found = all.filter((claim) => holds(claim, chosen));
+    const left = found.filter((claim) => !chosen.verdict || claim.verdict === chosen.verdict);
     fill(
       buttons,
-      h(
-        "div",
-        { role: "group", "aria-label": "Filter by verdict" },
-        verdicts.map((verdict) =>
-          h(
-            "button",
-            {
-              type: "button",
-              "aria-pressed": String(chosen.verdict === verdict),
-              onclick: () => update({ verdict: chosen.verdict === verdict ? null : verdict }),
-            },
-            verdictSign(verdict),
-            verdict,
-            h("span.count", counts.get(verdict) ?? 0),
-          ),
-        ),
-      ),
+      verdicts(found, all, chosen.verdict, (verdict) => update({ verdict })),
     );
-    const shown = found.filter((claim) => !chosen.verdict || claim.verdict === chosen.verdict);
-    fill(
-      list,
-      shown.map((claim) => claimOf(evidence, side, claim)),
-    );
-    fill(count, `${shown.length} of ${all.length} claims`);
+    fill(list, ...left.map((claim) => claimOf(evidence, side, claim)));
+    fill(shown, `${left.length} of ${all.length} claims`);
   };
-  const filter = h("input", {
-    type: "search",
-    "data-filter": true,
-    value: chosen.q,
-    placeholder: "filter the statements",
-    "aria-label": "Filter claims",
-    oninput: () => update({ q: filter.value }),
-  });
-  const values = (get) => [["", "all"], ...[...new Set(all.map(get).filter(Boolean))].sort().map((value) => [value, value])];
+  const choice = (label, name, value) => {
+    const values = [...new Set(all.map(value).filter(Boolean))].sort();
+    return picker(label, [["", "all"], ...values.map((one) => [one, one])], chosen[name], (one) => update({ [name]: one }));
+  };
   show();
-  return [
-    h(
-      "div.controls",
-      filter,
-      picker(
-        "Kernel",
-        values((claim) => claim.target),
-        chosen.target,
-        (target) => update({ target }),
-      ),
-      picker(
-        "Source",
-        values((claim) => claim.source?.document),
-        chosen.source,
-        (source) => update({ source }),
-      ),
-      count,
-    ),
-    buttons,
-    list,
-  ];
-}
-
-function holds(claim, { verdict, target, source, q }) {
-  const text = `${claim.id} ${claim.statement} ${claim.reason ?? ""} ${claim.source?.document ?? ""}`.toLowerCase();
-  return (
-    (!verdict || claim.verdict === verdict) &&
-    (!target || claim.target === target) &&
-    (!source || claim.source?.document === source) &&
-    q
-      .toLowerCase()
-      .split(/\s+/)
-      .every((word) => text.includes(word))
+  const controls = h(
+    "div.controls",
+    search({ value: chosen.q, placeholder: "filter the statements", "aria-label": "Filter claims" }, (q) => update({ q })),
+    choice("Kernel", "target", (claim) => claim.target),
+    choice("Source", "source", (claim) => claim.source?.document),
+    shown,
   );
+  return [controls, buttons, list];
 }
 
-function verdictSign(verdict) {
-  return h("span", { class: `verdict ${verdict.split(" ")[0]}`, "aria-hidden": "true" }, SHAPES[verdict] ?? "·");
+function holds(claim, { target, source, q }) {
+  const text = `${claim.id} ${claim.statement} ${claim.reason ?? ""} ${claim.source?.document ?? ""}`.toLowerCase();
+  const words = q.toLowerCase().split(/\s+/);
+  return (
+    (!target || claim.target === target) && (!source || claim.source?.document === source) && words.every((word) => text.includes(word))
+  );
 }
 
 function claimOf(evidence, side, claim) {
-  const said = h(
-    "summary",
-    verdictSign(claim.verdict),
-    h("span.statement", claim.statement),
-    h("span.note", `${claim.target ?? "all kernels"} · ${claim.verdict}`),
-  );
-  const details = h("details", said);
-  details.addEventListener(
-    "toggle",
-    () => details.open && details.childElementCount === 1 && details.append(...proof(evidence, side, claim)),
-  );
-  return h("li", details);
+  const note = `${claim.target ?? "all kernels"} · ${claim.verdict}`;
+  return judged(claim.verdict, h("span.statement", claim.statement), note, () => proof(evidence, side, claim));
 }
 
 /** The evidence of a claim: made when it is opened. */
 function proof(evidence, side, claim) {
-  const value = (found) => (found?.value === null || found?.value === undefined ? null : amount(found.value, found.unit));
+  const { source, published, measured, difference } = claim;
+  const document = [source?.document, source?.section, source?.date].filter(Boolean).join(", ");
   const facts = [
     ["why", claim.reason],
     ["needs", claim.needs],
     ["whatever the GPU", claim.independent],
-    [
-      "source",
-      [[claim.source?.document, claim.source?.section, claim.source?.date].filter(Boolean).join(", "), " ", away(claim.source?.url)],
-    ],
-    ["convention", claim.published?.convention],
-    ["published", publishedOf(claim.published)],
-    [
-      "measured",
-      value(claim.measured) &&
-        `${value(claim.measured)}${claim.measured.aggregate ? `, ${claim.measured.aggregate} over ${number(claim.measured.known)} points` : ""}`,
-    ],
-    ["at", claim.measured?.point && pointLink(evidence, side, claim.measured.point)],
-    [
-      "difference",
-      claim.difference?.relative === null || claim.difference?.relative === undefined ? null : change(claim.difference.relative),
-    ],
+    ["source", [document, " ", away(source?.url)]],
+    ["convention", published?.convention],
+    ["published", publishedOf(published)],
+    ["measured", measuredOf(measured)],
+    ["at", measured?.point && pointLink(evidence, side, measured.point)],
+    ["difference", missing(difference?.relative) ? null : change(difference.relative)],
     ["rule", ruleOf(claim)],
     ["tolerance", toleranceOf(claim)],
-    ["noise floor", claim.noise_floor === null || claim.noise_floor === undefined ? null : amount(claim.noise_floor, claim.unit)],
+    ["noise floor", missing(claim.noise_floor) ? null : amount(claim.noise_floor, claim.unit)],
     ["file", h("code", `${claim.file}, ${claim.id}`)],
-  ].filter(([, what]) => what);
-  const rows = (claim.evidence ?? []).map((one) => [
-    one.name,
-    number(one.value),
-    h("code", one.formula ?? one.metric ?? "–"),
-    one.point ? pointLink(evidence, side, one.point) : "–",
-    h("code", one.report ?? "–"),
-  ]);
-  const print = inColumn((claim.points ?? []).map((one) => one.value));
-  const points = (claim.points ?? []).map((one) => [pointLink(evidence, side, one.point), print(one.value)]);
+  ];
+  const rows = (claim.evidence ?? []).map(({ name, value, formula, metric, point, report }) => {
+    const where = point ? pointLink(evidence, side, point) : "–";
+    return [name, number(value), h("code", formula ?? metric ?? "–"), where, h("code", report ?? "–")];
+  });
+  const found = claim.points ?? [];
+  const print = inColumn(d3.map(found, (one) => one.value));
+  const points = found.map((one) => [pointLink(evidence, side, one.point), print(one.value)]);
   return [
-    h(
-      "dl.facts",
-      facts.map(([name, what]) => [h("dt", name), h("dd", what)]),
-    ),
+    pairs("dl.facts", facts),
     rows.length > 0 && table(["term", ["value"], "formula", "point", "report"], rows, "Evidence"),
-    points.length > 0 &&
-      h(
-        "details",
-        h("summary", `Its value at ${points.length} point${points.length === 1 ? "" : "s"}`),
-        table(["point", ["value"]], points, "Values by point"),
-      ),
-  ].filter(Boolean);
+    points.length > 0 && folded(`Its value at ${count(points.length, "point")}`, table(["point", ["value"]], points, "Values by point")),
+  ];
+}
+
+function missing(value) {
+  return value === null || value === undefined;
+}
+
+function measuredOf(found) {
+  if (missing(found?.value)) return null;
+  const value = amount(found.value, found.unit);
+  return found.aggregate ? `${value}, ${found.aggregate} over ${number(found.known)} points` : value;
 }
 
 /** A value of a claim, in its unit. */
@@ -192,7 +114,6 @@ function publishedOf(published) {
 }
 
 function figureOf({ value, range, unit: name }) {
-  const missing = (end) => end === null || end === undefined;
   if (!missing(value)) return amount(value, name);
   if (!range) return null;
   const [low, high] = range;
@@ -205,7 +126,7 @@ function figureOf({ value, range, unit: name }) {
 function ruleOf({ compare, limit, measured, over, published, unit: name }) {
   if (!compare) return null;
   const { value, low, high } = published.compared ?? {};
-  const bounds = [limit ?? value ?? low, limit ?? value ?? high].filter((bound) => bound !== null && bound !== undefined);
+  const bounds = [limit ?? value ?? low, limit ?? value ?? high].filter((bound) => !missing(bound));
   const against = compare === "holds" ? [] : [...new Set(bounds)];
   return [`${measured?.aggregate ?? "value"} over ${over}`, compare, against.map((bound) => amount(bound, name)).join(" and ")]
     .filter(Boolean)
@@ -218,6 +139,5 @@ function toleranceOf({ tolerance, unit: name }) {
 }
 
 function pointLink(evidence, side, id) {
-  const at = side.place.get(id);
-  return at === undefined ? h("code", id) : h("a.id", { href: href("point", { id: evidence.reference(side, at) }) }, id);
+  return side.place.has(id) ? evidence.link(side, id) : h("code", id);
 }

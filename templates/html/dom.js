@@ -42,7 +42,7 @@ function made(create, selector, rest) {
 
 /** Add children: nodes as they are, lists one by one, null not at all, all else as text. */
 export function append(element, children) {
-  for (const child of children.flat(3)) {
+  for (const child of children.flat(Number.POSITIVE_INFINITY)) {
     if (child === null || child === undefined || child === false) continue;
     element.append(child instanceof Node ? child : visible(child));
   }
@@ -93,27 +93,67 @@ export function readable(table) {
   return table;
 }
 
+/** An element with what `item` makes of each value. */
+export function each(selector, values, item) {
+  return h(selector, [...values].map(item));
+}
+
+/** What opens at a press on its summary. */
+export function folded(summary, ...children) {
+  return h("details", h("summary", summary), children);
+}
+
+/** Names with what they stand for: "dl.facts", or "dl.tiles" of a box for each. found: [[name, value]…], of which those without a value are left out. */
+export function pairs(selector, found) {
+  const entries = found.filter(([, value]) => value).map(([name, value]) => [h("dt", name), h("dd", value)]);
+  return h(selector, selector === "dl.tiles" ? entries.map((entry) => h("div", entry)) : entries);
+}
+
+/** A button; props: as of an element, "pressed" among them where it stays down. */
+export function button(selector, { pressed, ...props }, ...children) {
+  return h(`button${selector}`, { type: "button", "aria-pressed": pressed === undefined ? null : String(pressed), ...props }, children);
+}
+
 /** A labelled choice between few values, as buttons of which one is pressed. */
 export function switcher(label, values, chosen, onchoose) {
-  const buttons = values.map(([value, text, title]) =>
-    h("button", { type: "button", title, "aria-pressed": String(value === chosen), "data-value": value }, text),
-  );
-  for (const button of buttons)
-    button.addEventListener("click", () => {
-      for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
-      onchoose(button.dataset.value);
+  const buttons = values.map(([value, text, title]) => button("", { title, pressed: value === chosen, "data-value": value }, text));
+  for (const one of buttons)
+    one.addEventListener("click", () => {
+      for (const other of buttons) other.setAttribute("aria-pressed", String(other === one));
+      onchoose(one.dataset.value);
     });
   return h("div.switcher", { role: "group", "aria-label": label }, h("span.label", label), buttons);
 }
 
+/** How many rows have each value. */
+export function countOf(rows, value) {
+  return d3.rollup(rows, (found) => found.length, value);
+}
+
+/** Buttons that filter by a value, with how many rows have it; a second press takes the filter away. look(value): its nodes. */
+export function facets(counts, values, chosen, look, onchoose) {
+  return values.map((value) => {
+    const pressed = value === chosen;
+    return button("", { pressed, onclick: () => onchoose(pressed ? null : value) }, look(value), h("span.count", counts.get(value) ?? 0));
+  });
+}
+
 /** A labelled <select>. values: [[value, text]…]. */
 export function picker(label, values, chosen, onchoose) {
-  const select = h(
-    "select",
-    { onchange: () => onchoose(select.value) },
-    values.map(([value, text]) => h("option", { value, selected: value === chosen }, text)),
-  );
+  const options = values.map(([value, text]) => h("option", { value, selected: value === chosen }, text));
+  const select = h("select", { onchange: () => onchoose(select.value) }, options);
   return h("label.picker", h("span.label", label), select);
+}
+
+/** The box of a filter. props: aria-label, placeholder, value. */
+export function search(props, oninput) {
+  const box = h("input", { type: "search", "data-filter": true, spellcheck: "false", ...props, oninput: () => oninput(box.value) });
+  return box;
+}
+
+/** How many rows there are, said to those who hear the page when it changes. */
+export function counter() {
+  return h("output.count", { "aria-live": "polite" });
 }
 
 /** A section with a heading. */
@@ -121,18 +161,32 @@ export function section(title, note, ...children) {
   return h("section.panel", h("h2", title), note && h("p.note", note), children);
 }
 
+/** A section of one table; nothing where it has no rows. */
+export function tabled(title, note, heads, rows) {
+  return rows.length > 0 && section(title, note, table(heads, rows, title));
+}
+
+/** Two panels beside each other, or the one that there is. */
+export function beside(left, right) {
+  return left && right ? h("div.wide-two", left, right) : (left ?? right);
+}
+
 /** A plain table. heads: text, or [text, "number"]; rows: lists of cells. */
 export function table(heads, rows, caption) {
-  const numeric = heads.map((head) => Array.isArray(head));
-  const head = heads.map((text, at) => h("th", { scope: "col", class: numeric[at] && "number" }, text));
-  const body = rows.map((row) =>
-    h(
-      "tr",
-      row.map((cell, at) => h("td", { class: numeric[at] && "number" }, cell)),
-    ),
-  );
+  const kind = (at) => ({ class: Array.isArray(heads[at]) && "number" });
+  const head = heads.map((text, at) => h("th", { scope: "col", ...kind(at) }, text));
+  const body = rows.map((row) => each("tr", row, (cell, at) => h("td", kind(at), cell)));
   const shown = h("table.plain", h("caption.hidden", caption), h("thead", h("tr", head)), h("tbody", body));
   return framed(readable(shown), caption);
+}
+
+/** The first rows of a table, and the others where they are asked for; more: what they are called. */
+export function longTable(heads, rows, caption, most, more) {
+  const others = rows.length - most;
+  return [
+    table(heads, rows.slice(0, most), caption),
+    others > 0 && folded(`${others} more ${more}`, table(heads, rows.slice(most), `More ${more}`)),
+  ];
 }
 
 /** A frame in which what is wider scrolls. */

@@ -1,6 +1,8 @@
 /** Evidence: the unpacked main block, asked by side, point and column. */
 
 import { block } from "./block.js";
+import { h } from "./dom.js";
+import { href } from "./state.js";
 
 // Words of column names that a reader would not guess.
 const WORDS = {
@@ -125,7 +127,17 @@ export class Evidence {
   }
 
   reference(side, at) {
-    return this.sides.length > 1 ? `${side.number}~${side.points.id[at]}` : side.points.id[at];
+    return this.named(side, side.points.id[at]);
+  }
+
+  /** A link to a point by its id. */
+  link(side, id, text = id) {
+    return h("a.id", { href: href("point", { id: this.named(side, id) }) }, text);
+  }
+
+  /** The reference of a point by its id. */
+  named(side, id) {
+    return this.sides.length > 1 ? `${side.number}~${id}` : id;
   }
 }
 

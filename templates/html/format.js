@@ -68,10 +68,20 @@ export function percent(value, digits = 0) {
   return value === null || value === undefined ? DASH : `${fixed(100 * value, digits)}\u00a0%`;
 }
 
+/** A difference with its sign; print: how its amount is printed. */
+export function signed(value, print) {
+  if (value === null || value === undefined) return DASH;
+  return `${value > 0 ? "+" : value < 0 ? "−" : ""}${print(Math.abs(value))}`;
+}
+
 /** A change as per cent with its sign. */
 export function change(value, digits = 1) {
-  if (value === null || value === undefined) return DASH;
-  return `${value > 0 ? "+" : value < 0 ? "−" : ""}${fixed(Math.abs(100 * value), digits)}\u00a0%`;
+  return signed(value, (amount) => percent(amount, digits));
+}
+
+/** The change from one number to another; null where it is none. */
+export function relative(base, head) {
+  return typeof base === "number" && typeof head === "number" && base !== 0 ? head / base - 1 : null;
 }
 
 /** The interval of a change: {low, high}. */
@@ -89,6 +99,16 @@ export function micro(value) {
   if (value === null || value === undefined) return DASH;
   if (value >= 1e6) return `${number(value / 1e6)}\u00a0s`;
   return value >= 1e4 ? `${number(value / 1e3)}\u00a0ms` : `${number(value)}\u00a0µs`;
+}
+
+/** Nanoseconds, in the same units. */
+export function nano(value) {
+  return micro(value === null || value === undefined ? null : value / 1e3);
+}
+
+/** A number with what it counts: 1 point, 2 points. */
+export function count(value, name) {
+  return `${number(value)} ${name}${value === 1 ? "" : /(s|ch)$/.test(name) ? "es" : "s"}`;
 }
 
 const LARGE = 1e5; // from here on a count reads better with a prefix

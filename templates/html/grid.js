@@ -1,6 +1,8 @@
 /** A grid: a table of any length, whose rows are made as they come into view. */
 
-import { fill, h } from "./dom.js";
+import { counter, fill, h, search } from "./dom.js";
+import { matcher } from "./query.js";
+import { keep } from "./state.js";
 
 const ROW = 26; // px, as in style.css
 const SPARE = 12; // rows beyond the edges of what is seen
@@ -164,4 +166,68 @@ export class Grid {
     else return;
     event.preventDefault();
   }
+}
+
+/** Bring a grid to a row, which then stands in its upper part. */
+export function toRow(grid, at) {
+  grid.move(at);
+  grid.element.scrollTop = Math.max(0, at * ROW - grid.element.clientHeight / 3);
+  grid.draw(true);
+}
+
+/** Rows in the order of a value; those of which it is not known stand last, whichever way the others go. */
+export function ordered(rows, sort, value) {
+  const order = sort.startsWith("-") ? d3.descending : d3.ascending;
+  const [known, unknown] = [true, false].map((is) => rows.filter((row) => ((value(row) ?? null) !== null) === is));
+  return [...d3.sort(known, (a, b) => order(value(a), value(b))), ...unknown];
+}
+
+/**
+ * A grid with a box that filters its rows. name, columns(), open(row), mark(row): of the grid; filter: the box's hint; words(name):
+ * row -> value for a word of the filter; text(row): what its bare words look in; told(found): of the count. chosen: {q, sort},
+ * kept in the address, null where neither is; value(key): row -> value to sort by; shown(found): rows with headings; beside:
+ * further controls.
+ */
+export function listing({
+  name,
+  what,
+  rows,
+  columns,
+  filter,
+  words,
+  text,
+  told,
+  chosen,
+  value,
+  shown = (found) => found,
+  beside,
+  ...calls
+}) {
+  const count = counter();
+  const sort = (key, down) => {
+    chosen.sort = down + key;
+    keep({ sort: chosen.sort });
+    grid.setColumns(columns(), chosen.sort);
+    refresh();
+  };
+  const grid = new Grid(name, columns(), { ...calls, sort: chosen && sort });
+  if (chosen) grid.setColumns(columns(), chosen.sort);
+  const onkeydown = (event) => event.key === "Enter" && grid.table.focus();
+  const ask = (q) => {
+    box.value = q;
+    if (chosen) {
+      chosen.q = q;
+      keep({ q });
+    }
+    refresh();
+  };
+  const box = search({ value: chosen?.q, "aria-label": `Filter ${what}`, placeholder: filter, onkeydown }, ask);
+  const refresh = () => {
+    const found = rows().filter(matcher(box.value, words, text));
+    const sorted = chosen?.sort ? ordered(found, chosen.sort, value(chosen.sort.replace(/^-/, ""))) : found;
+    grid.setRows(shown(sorted));
+    fill(count, told(found));
+  };
+  refresh();
+  return { grid, controls: h("div.controls", box, beside, count), refresh, ask };
 }

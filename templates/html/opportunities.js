@@ -1,7 +1,7 @@
 /** Opportunities: what could be gained, what it rests on, and what NVIDIA's rules say over all points. */
 
 import { block, has } from "./block.js";
-import { h, section, table } from "./dom.js";
+import { folded, h, section, table, tabled } from "./dom.js";
 import { labelOf } from "./evidence.js";
 import { number, percent } from "./format.js";
 import { href } from "./state.js";
@@ -34,30 +34,23 @@ const GROUPS = [
   ["lost", "Tried, and not faster", "Where a change does not pay."],
 ];
 
+const AT_MOST =
+  "At most: of the time, as the counters bound it and never more than the roofs leave. It brought: the change of that time with its interval.";
+
 /** Opportunities as the finding groups and ranks them: what shows it, the most that it can bring, and what it brought. */
 export function opportunities(evidence, side) {
+  const all = side.targets.flatMap((target) => target.opportunities.map((one) => ({ target, one })));
   return GROUPS.map(([group, title, order]) => {
-    const rows = side.targets.flatMap((target) =>
-      target.opportunities.filter((one) => one.group === group).map((one) => row(evidence, side, target, one)),
-    );
-    return (
-      rows.length > 0 &&
-      section(
-        title,
-        `${order} At most: of the time, as the counters bound it and never more than the roofs leave. It brought: the change of that time with its interval.`,
-        table(["change", "what the evidence shows", "how", ["at most"], "measured"], rows, title),
-      )
-    );
+    const rows = all.filter(({ one }) => one.group === group).map(({ target, one }) => row(evidence, side, target, one));
+    return tabled(title, `${order} ${AT_MOST}`, ["change", "what the evidence shows", "how", ["at most"], "measured"], rows);
   });
 }
 
 function row(evidence, side, target, one) {
-  const at = side.place.get(`${target.name}/${one.at}`);
-  const point = h("a.id", { href: href("point", { id: evidence.reference(side, at) }) }, one.at);
-  const where = ["at ", point, one.more > 0 && ` and ${one.more} more`];
+  const point = evidence.link(side, `${target.name}/${one.at}`, one.at);
   return [
     [h("b", one.what), one.where && [", where ", h("code", one.where)], h("div.note", target.title)],
-    [code(one.shown), ", ", where],
+    [code(one.shown), ", at ", point, one.more > 0 && ` and ${one.more} more`],
     [code(one.change), h("div.note", "decided at ", h("code", one.source))],
     one.most,
     code(one.brought),
@@ -72,44 +65,38 @@ function code(text) {
 /** The best opportunity of a target as a cell: a finding's where there is one, else the choice that differs most. */
 export function best(target) {
   const told = target.opportunities.find((one) => one.group !== "lost");
-  if (told) {
-    const brought = told.brought.startsWith("not tried") ? `at most −${told.most}` : told.brought.split(/ \(|[,;]/)[0];
-    return h("a", { href: href("choices", { at: target.name }) }, `${told.what}: ${brought}`);
-  }
-  const differing = target.prices.flatMap((choice) =>
-    choice.pairs.filter((pair) => pair.verdict === "differs").map((pair) => ({ choice, pair })),
-  );
-  const price = d3.greatest(differing, ({ pair }) => (pair.metric === "time_cold_us" ? 1 : 0) + Math.abs(Math.log1p(pair.change)) / 100);
-  if (!price) return "–";
-  const [from, to] = price.pair.change < 0 ? price.choice.called : [...price.choice.called].reverse();
-  const gain = price.pair.change < 0 ? -price.pair.change : price.pair.change / (1 + price.pair.change);
-  return h(
-    "a",
-    { href: href("choices", { at: target.name }) },
-    `${to} for ${from}: −${percent(gain)}${price.pair.metric === "time_cold_us" ? "" : ` of ${labelOf(price.pair.metric)}`}`,
-  );
+  const brought = told?.brought.startsWith("not tried") ? `at most −${told.most}` : told?.brought.split(/ \(|[,;]/)[0];
+  const text = told ? `${told.what}: ${brought}` : bestChoice(target);
+  return text ? h("a", { href: href("choices", { at: target.name }) }, text) : "–";
 }
 
+/** The choice that differs most in its time, in words; null where none differs. */
+function bestChoice(target) {
+  const all = target.prices.flatMap(({ called, pairs }) => pairs.map((pair) => ({ called, ...pair })));
+  const differing = all.filter((pair) => pair.verdict === "differs");
+  const cold = ({ metric }) => metric === "time_cold_us";
+  const found = d3.greatest(differing, (pair) => Number(cold(pair)) + Math.abs(Math.log1p(pair.change)) / 100);
+  if (!found) return null;
+  const [from, to] = found.change < 0 ? found.called : [...found.called].reverse();
+  const gain = found.change < 0 ? -found.change : found.change / (1 + found.change);
+  return `${to} for ${from}: −${percent(gain)}${cold(found) ? "" : ` of ${labelOf(found.metric)}`}`;
+}
+
+const ESTIMATES =
+  "Estimates are NVIDIA's: of the whole kernel (global) or of the part that a rule looks at (local). They do not add up, and none can exceed the room under the roof.";
+
 /** The view of NVIDIA's rules, a table per kernel. */
-export async function rulesSection(side) {
-  const tables = await Promise.all(
-    side.targets
-      .filter((target) => has(`detail ${side.number} ${target.name}`))
-      .map(async (target) => [target, await rulesOf(side, target)]),
-  );
-  const rows = tables.flatMap(([target, found]) =>
-    found.map(({ rule, points, most }) => [
-      target.title,
-      h("code", rule),
-      `${points.size} of ${target.total}`,
-      most.pct === null ? "–" : `${number(most.pct)} % (${most.kind ?? "scope not stated"})`,
-      h("a.id", { href: href("point", { id: side.number ? `${side.number}~${most.id}` : most.id }) }, most.id.split("/")[1]),
-      h("details", h("summary", most.message.slice(0, 90)), most.message),
-    ]),
-  );
-  return section(
-    "NVIDIA's rules over all points",
-    "Estimates are NVIDIA's: of the whole kernel (global) or of the part that a rule looks at (local). They do not add up, and none can exceed the room under the roof.",
-    table(["kernel", "rule", ["points"], ["largest estimate"], "at", "what it says there"], rows, "NVIDIA's rules"),
-  );
+export async function rulesSection(evidence, side) {
+  const known = side.targets.filter((target) => has(`detail ${side.number} ${target.name}`));
+  const rows = known.map(async (target) => (await rulesOf(side, target)).map((one) => ruleRow(evidence, side, target, one)));
+  const heads = ["kernel", "rule", ["points"], ["largest estimate"], "at", "what it says there"];
+  const title = "NVIDIA's rules over all points";
+  return section(title, ESTIMATES, table(heads, (await Promise.all(rows)).flat(), "NVIDIA's rules"));
+}
+
+function ruleRow(evidence, side, target, { rule, points, most }) {
+  const estimate = most.pct === null ? "–" : `${number(most.pct)} % (${most.kind ?? "scope not stated"})`;
+  const at = evidence.link(side, most.id, most.id.split("/")[1]);
+  const said = folded(most.message.slice(0, 90), most.message);
+  return [target.title, h("code", rule), `${points.size} of ${target.total}`, estimate, at, said];
 }

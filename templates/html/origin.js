@@ -1,23 +1,16 @@
 /** Origin: from a number back to the report, kernel and counter that it comes from, with every formula between. */
 
-import { h } from "./dom.js";
-import { quantity, shellWord } from "./format.js";
+import { button, h } from "./dom.js";
+import { shellWord } from "./format.js";
 import { popup } from "./popup.js";
 
-/** A number of a point that tells its origin when it is pressed. text: how it is printed here. */
-export function numberOf(evidence, side, at, name, text) {
+/** A number of a point that tells its origin when it is pressed. print(value, unit): how it is printed here. */
+export function numberOf(evidence, side, at, name, print) {
   const struck = side.points.struck[at].includes(name);
   const about = evidence.declared.get(name);
-  return h(
-    "button",
-    {
-      type: "button",
-      class: `origin${struck ? " struck" : ""}`,
-      title: about ? `${name}: ${about.formula}` : name,
-      onclick: () => show(evidence, side, at, name),
-    },
-    text ?? quantity(side.value(name, at), about?.unit ?? ""),
-  );
+  const title = about ? `${name}: ${about.formula}` : name;
+  const press = () => show(evidence, side, at, name);
+  return button(struck ? ".origin.struck" : ".origin", { title, onclick: press }, print(side.value(name, at), about?.unit ?? ""));
 }
 
 async function show(evidence, side, at, name) {
@@ -33,13 +26,10 @@ async function show(evidence, side, at, name) {
 }
 
 /** Kernels of a point: [{row, main}], in their order. */
-export function kernelsOf(detail, place) {
-  const rows = detail.kernels.point
-    .map((point, row) => [point, row])
-    .filter(([point]) => point === place)
-    .map(([, row]) => row);
-  const known = rows.every((row) => detail.kernels.duration_ns[row] !== null);
-  const main = known ? d3.greatest(rows, (row) => detail.kernels.duration_ns[row]) : undefined;
+export function kernelsOf({ kernels }, place) {
+  const rows = d3.range(kernels.point.length).filter((row) => kernels.point[row] === place);
+  const known = rows.every((row) => kernels.duration_ns[row] !== null);
+  const main = known ? d3.greatest(rows, (row) => kernels.duration_ns[row]) : undefined;
   return rows.map((row) => ({ row, main: row === main }));
 }
 
@@ -59,35 +49,31 @@ function node(context, name) {
   return h("li", line, below.length > 0 && h("ul", below));
 }
 
+/** What a column was read from: counters and stalls of kernels, the timing, the trace. */
 function leaves({ side, at, detail, place, kernels }, about) {
-  const found = [];
-  for (const { row, main } of kernels) {
-    if (about.main && !main) continue;
-    const where = `${detail.kernels.report[row]}, kernel ${detail.kernels.kernel[row]} ${detail.kernels.name[row]}`;
-    for (const key of about.keys) {
-      const value = detail.kernels.metrics[key]?.[row];
-      if (value === undefined || value === null) continue;
-      const counter = detail.counters.names[detail.counters.of[key]?.[row]];
-      found.push(h("li", h("code", counter ?? key), " = ", h("span.value", exact(value)), h("span.note", ` ${where}`)));
-    }
-    if (about.evidence === "stalls")
-      for (const [reason, kind, ratio, share] of detail.kernels.stalls[row])
-        if (kind === "stall" && share)
-          found.push(
-            h("li", h("code", reason), ` ${exact(ratio)} cycles per instruction, share ${exact(share)}`, h("span.note", ` ${where}`)),
-          );
+  const found = kernels.filter(({ main }) => main || !about.main).flatMap(({ row }) => ofKernel(detail, row, about));
+  if (about.source === "events") {
+    const tolerance = ` tolerance of the check ${exact(detail.check.tolerance[place])}, ${side.points.status[at]}`;
+    found.push(h("li", reportOf(detail, place), h("span.note", tolerance)));
   }
-  if (about.source === "events")
-    found.push(
-      h(
-        "li",
-        reportOf(detail, place),
-        h("span.note", ` tolerance of the check ${exact(detail.check.tolerance[place])}, ${side.points.status[at]}`),
-      ),
-    );
   if (about.source === "nsys" && !about.terms.length) found.push(h("li", detail.timeline.report.join(", ") || "no trace"));
   if (about.evidence && about.evidence !== "stalls") found.push(h("li", about.evidence));
   return found;
+}
+
+function ofKernel({ kernels, counters }, row, about) {
+  const where = h("span.note", ` ${kernels.report[row]}, kernel ${kernels.kernel[row]} ${kernels.name[row]}`);
+  const here = () => where.cloneNode(true);
+  const known = about.keys.filter((key) => exact(kernels.metrics[key]?.[row]) !== "–");
+  const read = known.map((key) => {
+    const counter = counters.names[counters.of[key]?.[row]];
+    return h("li", h("code", counter ?? key), " = ", h("span.value", exact(kernels.metrics[key][row])), here());
+  });
+  const stalls = about.evidence === "stalls" ? kernels.stalls[row].filter(([, kind, , share]) => kind === "stall" && share) : [];
+  const waits = stalls.map(([reason, , ratio, share]) => {
+    return h("li", h("code", reason), ` ${exact(ratio)} cycles per instruction, share ${exact(share)}`, here());
+  });
+  return [...read, ...waits];
 }
 
 function reportOf(detail, place) {

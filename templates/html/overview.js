@@ -1,6 +1,6 @@
 /** Overview: a row per kernel, and the roofline of all points. */
 
-import { breakable, h, section } from "./dom.js";
+import { breakable, countOf, each, framed, h, section } from "./dom.js";
 import { number, percent } from "./format.js";
 import { best } from "./opportunities.js";
 import { roofline } from "./roofline.js";
@@ -24,15 +24,9 @@ export function overview(evidence, params) {
 
 /** What the tools warned of when they captured: a line, which opens to all. */
 function warned(warnings) {
-  const said = [
-    ...d3.rollup(
-      warnings,
-      (found) => found.length,
-      ({ text }) => text,
-    ),
-  ].map(([text, count]) => `${text} (${count})`);
-  const items = warnings.map(({ report, text }) => h("li", h("code", report), ` ${text}`));
-  return h("details.warning", h("summary", `The tools warned: ${said.join("; ")}`), h("ul", items));
+  const said = [...countOf(warnings, ({ text }) => text)].map(([text, count]) => `${text} (${count})`);
+  const items = each("ul", warnings, ({ report, text }) => h("li", h("code", report), ` ${text}`));
+  return h("details.warning", h("summary", `The tools warned: ${said.join("; ")}`), items);
 }
 
 const HEADS = [
@@ -47,47 +41,33 @@ const HEADS = [
 ];
 
 function kernels(evidence, side) {
-  const signs = limiterSigns(side);
-  const kinds = targetSigns(side);
+  const [signs, kinds] = [limiterSigns(side), targetSigns(side)];
+  const heads = [["kernel"], ...HEADS].map(([head, kind]) => h("th", { scope: "col", class: kind }, head));
   const rows = side.targets.map((target) => row(evidence, side, target, signs, kinds));
-  return h(
-    "div.scroll",
-    { tabindex: "0", role: "region", "aria-label": "Kernels" },
-    h(
-      "table.plain.overview",
-      h(
-        "thead",
-        h(
-          "tr",
-          h("th", { scope: "col" }, "kernel"),
-          HEADS.map(([head, kind]) => h("th", { scope: "col", class: kind }, head)),
-        ),
-      ),
-      h("tbody", rows),
-    ),
-  );
+  return framed(h("table.plain.overview", h("thead", h("tr", heads)), h("tbody", rows)), "Kernels");
 }
 
 function row(evidence, side, target, signs, kinds) {
-  const at = target.best === null ? undefined : side.place.get(target.best);
   const { rate, unit, fraction } = side.rateOf(target.name);
   const places = side.good().filter((place) => side.points.target[place] === target.name);
-  const share = at === undefined ? null : side.value(fraction, at);
-  const open = href("points", { q: `target=${target.name}` });
+  const at = target.best === null ? undefined : side.place.get(target.best);
+  const q = `target=${target.name}`;
+  const ofBest = (shown) => (at === undefined ? "–" : shown());
   const cells = [
     target.good === target.total ? target.good : `${target.good} of ${target.total}`,
-    at === undefined ? "–" : `${number(side.value(rate, at))} ${unit}`,
-    target.passed ? `above any ${target.passed}` : meter(share),
-    at === undefined ? "–" : h("a.id", { href: href("point", { id: evidence.reference(side, at) }) }, breakable(side.short(at))),
-    at === undefined ? "–" : limitedBy(side, at, signs),
+    ofBest(() => `${number(side.value(rate, at))} ${unit}`),
+    target.passed ? `above any ${target.passed}` : ofBest(() => meter(side.value(fraction, at))),
+    ofBest(() => evidence.link(side, target.best, breakable(side.short(at)))),
+    ofBest(() => limitedBy(side, at, signs)),
     spark(`${unit} over ${target.axis}`, sweeps(side, places, target.axis, rate)) ?? "–",
     shares(side, target, places, signs),
     best(target),
   ];
+  const onclick = (event) => event.target.closest("a, button") || go("points", { q });
   return h(
     "tr",
-    { "data-target": target.name, onclick: (event) => event.target.closest("a, button") || go("points", { q: `target=${target.name}` }) },
-    h("th", { scope: "row" }, kinds.mark(target.name), h("a", { href: open }, target.title)),
+    { "data-target": target.name, onclick },
+    h("th", { scope: "row" }, kinds.mark(target.name), h("a", { href: href("points", { q }) }, target.title)),
     // On a telephone a row is a card, in which each value has its head beside it.
     cells.map((cell, place) => h("td", { class: HEADS[place][1], "data-head": HEADS[place][0] }, h("div", cell))),
   );
@@ -95,23 +75,20 @@ function row(evidence, side, target, signs, kinds) {
 
 function meter(share) {
   if (share === null) return "–";
-  return h("span.meter", h("span.track", h("span.fill", { style: `width:${Math.min(100, 100 * share)}%` })), percent(share));
+  const fill = h("span.fill", { style: `width:${Math.min(100, 100 * share)}%` });
+  return h("span.meter", h("span.track", fill), percent(share));
 }
 
 const VERDICTS = 4; // of a row: the rest is a press away
 
 /** How many points have each verdict, with the sign of its limiter. */
 function shares(side, target, places, signs) {
-  const found = d3.sort(
-    d3.group(places, (at) => side.points.limits[at]),
-    ([, those]) => -those.length,
-  );
+  const groups = [...d3.group(places, (at) => side.points.limits[at])];
+  const found = d3.sort(groups, ([, those]) => -those.length);
   const more = found.length - VERDICTS;
-  return h(
-    "ul.shares",
-    found
-      .slice(0, VERDICTS)
-      .map(([words, [at, ...others]]) => h("li", signs.mark(side.points.limiter[at] ?? "unknown"), `${1 + others.length} ${words}`)),
-    more > 0 && h("li", h("a", { href: href("points", { q: `target=${target.name}`, by: "limits" }) }, `${more} more`)),
-  );
+  const said = found.slice(0, VERDICTS).map(([words, those]) => {
+    return h("li", signs.mark(side.points.limiter[those[0]] ?? "unknown"), `${those.length} ${words}`);
+  });
+  const all = href("points", { q: `target=${target.name}`, by: "limits" });
+  return h("ul.shares", said, more > 0 && h("li", h("a", { href: all }, `${more} more`)));
 }

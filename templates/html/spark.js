@@ -68,6 +68,21 @@ function told(name, value) {
   return typeof value === "string" && !VAGUE.includes(value) ? value : `${name} ${value ?? "–"}`;
 }
 
+/** Values in their order, in the room of a number; null where fewer than two are known. */
+export function line(values) {
+  if (values.filter((value) => value !== null).length < 2) return null;
+  const [width, height] = [90, 18];
+  const x = d3.scaleLinear([0, values.length - 1], [1, width - 1]);
+  const y = d3.scaleLinear([0, d3.max(values)], [height - 1, 1]);
+  const path = d3
+    .line()
+    .defined((value) => value !== null)
+    .x((_, at) => x(at))
+    .y(y);
+  const size = { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" };
+  return s("svg.spark", size, s("path", { d: path(values) }));
+}
+
 /** Points of a side as series along a parameter, one per combination of the others: [{params, line: [[x, y]]}]. */
 export function sweeps(side, places, axis, column) {
   const names = Object.keys(side.points.params).filter((name) => name !== axis);

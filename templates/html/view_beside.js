@@ -2,8 +2,9 @@
 
 import { block } from "./block.js";
 import { fill, h, picker, section, table } from "./dom.js";
-import { number } from "./format.js";
-import { Grid } from "./grid.js";
+import { number, signed } from "./format.js";
+import { Grid, toRow } from "./grid.js";
+import { byKey, codeColumn, rowsOf, samplesOf } from "./instructions.js";
 
 const MOST_CELLS = 4e6; // of the table by which lines are matched: 2 000 by 2 000 lines that differ
 const MOST_OPCODES = 24;
@@ -12,44 +13,25 @@ const MOST_OPCODES = 24;
 export async function sources(main, places) {
   const found = await Promise.all(places.map(({ r, k }) => block(`code ${r} ${k}`)));
   const names = places.map(({ r }) => main.reports[r].file);
-  if (!found.every(Boolean)) {
-    const without = names.filter((_, at) => !found[at]);
-    return section("Source side by side", null, h("p.empty", `No instructions of this kernel in this file: ${without.join(", ")}.`));
-  }
-  const sides = found.map(side);
+  const title = "Source side by side";
+  const without = names.filter((_, at) => !found[at]);
+  if (without.length) return section(title, null, h("p.empty", `No instructions of this kernel in this file: ${without.join(", ")}.`));
+  const sides = found.map((one) => ({ found: one, rows: rowsOf(one, (at) => ({ executed: one.executed[at] })) }));
+  for (const side of sides) side.total = samplesOf(side.rows);
   const body = h("div");
   const files = shared(...sides);
   const show = (at) => fill(body, lines(sides, files[at]));
   if (files.length) show(0);
-  return section(
-    "Source side by side",
-    `Per cent of each report's own samples of this kernel: ${sides.map(({ total }, at) => `${number(total)} in ${names[at]}`).join(", ")}. A sample says where a warp stood, so a line that gained may wait for what another causes.`,
+  const samples = sides.map(({ total }, at) => `${number(total)} in ${names[at]}`).join(", ");
+  const note = `Per cent of each report's own samples of this kernel: ${samples}. A sample says where a warp stood, so a line that gained may wait for what another causes.`;
+  const choices = files.map(({ name }, at) => [String(at), name]);
+  const choice =
     files.length > 0 &&
-      h(
-        "div.controls",
-        picker(
-          "File",
-          files.map(({ name }, at) => [String(at), name]),
-          "0",
-          (at) => show(Number(at)),
-        ),
-      ),
-    body,
-    h("h3", "Instructions, by opcode"),
-    opcodes(sides, names),
-  );
-}
-
-/** Samples and instructions of a code block by file, line and opcode. */
-function side(found) {
-  const rows = found.pc.map((_, at) => ({
-    file: found.file[at],
-    line: found.line[at],
-    opcode: /^(?:@!?U?P\w+\s+)?([A-Z][\w.]*)/.exec(found.sass[at] ?? "")?.[1] ?? null,
-    samples: d3.sum(found.samples[at], (one) => one[1]),
-    executed: found.executed[at],
-  }));
-  return { found, rows, total: d3.sum(rows, (row) => row.samples) };
+    h(
+      "div.controls",
+      picker("File", choices, "0", (at) => show(Number(at))),
+    );
+  return section(title, note, choice, body, h("h3", "Instructions, by opcode"), opcodes(sides, names));
 }
 
 /** How many last parts of two paths are the same. */
@@ -61,41 +43,30 @@ function alike(a, b) {
 
 /** The files that both have lines of, by the ends of their names, the most sampled of the baseline first. */
 function shared(base, head) {
-  const names = ({ rows }) =>
-    d3.rollup(
-      rows.filter((row) => row.file !== null && row.line),
-      (of) => d3.sum(of, (row) => row.samples),
-      (row) => row.file,
-    );
-  const [ours, theirs] = [names(base), names(head)];
-  const parts = (name) => name.split(/[/\\]/).reverse();
-  const pairs = [...ours].map(([at, samples]) => {
-    const own = parts(base.found.files[at]);
-    const other = d3.greatest(theirs.keys(), (one) => alike(own, parts(head.found.files[one])));
-    const near = other === undefined ? 0 : alike(own, parts(head.found.files[other]));
-    return { places: [at, other], near, samples, name: own[0] };
+  const files = ({ rows, found }) => {
+    const lined = rows.filter((row) => row.file !== null && row.line);
+    return byKey(lined, (row) => row.file).map(({ name }) => ({ at: name, parts: found.files[name].split(/[/\\]/).reverse() }));
+  };
+  const [ours, theirs] = [files(base), files(head)];
+  const pairs = ours.map(({ at, parts }) => {
+    const other = d3.greatest(theirs, (one) => alike(parts, one.parts));
+    return { places: [at, other?.at], near: other ? alike(parts, other.parts) : 0, name: parts[0] };
   });
-  const best = d3.rollup(
-    pairs,
-    (of) => d3.greatest(of, (one) => one.near),
-    (one) => one.places[1],
-  );
-  return d3.sort(
-    pairs.filter((one) => one.near > 0 && best.get(one.places[1]) === one),
-    (one) => -one.samples,
-  );
+  // Of several that are nearest to one file the nearest has it.
+  const best = (one) => d3.greatest(pairs, (pair) => (pair.places[1] === one.places[1] ? pair.near : null));
+  return pairs.filter((one) => one.near > 0 && best(one) === one);
 }
 
 /** The lines of a file of both, as a grid that begins at the line that changed most, else has the most samples. */
 function lines(sides, { places }) {
   const of = sides.map(({ rows, found, total }, at) => {
-    const byLine = d3.rollup(
+    const groups = byKey(
       rows.filter((row) => row.file === places[at] && row.line),
-      (own) => d3.sum(own, (row) => row.samples),
       (row) => row.line,
     );
-    const text = found.sources[places[at]] ?? null;
-    return { byLine, text, share: (line) => (line === null || !byLine.has(line) || !total ? null : (100 * byLine.get(line)) / total) };
+    const byLine = new Map(groups.map(({ name, samples }) => [name, samples]));
+    const share = (line) => (byLine.has(line) && total ? (100 * byLine.get(line)) / total : null);
+    return { byLine, text: found.sources[places[at]] ?? null, share };
   });
   const rows = matched(...of).map(([a, b]) => {
     const [before, after] = [of[0].share(a), of[1].share(b)];
@@ -112,29 +83,19 @@ function lines(sides, { places }) {
       { key: "a", label: "line", number: true, width: 6, text: (row) => String(row.a ?? "") },
       { key: "b", label: "line", number: true, width: 6, text: (row) => String(row.b ?? "") },
       { key: "sign", label: "", width: 2.5, text: sign },
-      {
-        key: "text",
-        label: "source",
-        width: 90,
-        text: (row) => row.text ?? "",
-        node: (row) => h("code.code", { title: row.text }, row.text ?? "–"),
-      },
+      codeColumn("text", "source", 90),
     ],
     {},
   );
   grid.setRows(rows);
   const some = rows.some((row) => points(row));
   const most = d3.greatestIndex(rows, (row) => (row.change === null ? null : some ? Math.abs(row.change) : row.after));
-  requestAnimationFrame(() => {
-    grid.move(Math.max(0, most));
-    grid.element.scrollTop = Math.max(0, most * 26 - grid.element.clientHeight / 3);
-    grid.draw(true);
-  });
+  requestAnimationFrame(() => toRow(grid, Math.max(0, most)));
   return h("div.pane", grid.element);
 }
 
 function points({ change }) {
-  return change === null || Math.abs(change) < 0.05 ? "" : `${change < 0 ? "−" : "+"}${Math.abs(change).toFixed(1)}`;
+  return change === null || Math.abs(change) < 0.05 ? "" : signed(change, (value) => value.toFixed(1));
 }
 
 function marked(row) {
@@ -194,40 +155,28 @@ function between(a, b) {
 
 /** Executed instructions and samples of each opcode, the largest change of executed ones first. */
 function opcodes(sides, names) {
-  const sums = sides.map(({ rows }) =>
-    d3.rollup(
+  const sums = sides.map(({ rows }) => {
+    const groups = byKey(
       rows.filter((row) => row.opcode),
-      (of) => ({ executed: d3.sum(of, (row) => row.executed ?? 0), samples: d3.sum(of, (row) => row.samples) }),
       (row) => row.opcode,
-    ),
+    );
+    return new Map(groups.map(({ name, rows: of, samples }) => [name, { executed: d3.sum(of, (row) => row.executed ?? 0), samples }]));
+  });
+  const all = [...new Set(sums.flatMap((one) => [...one.keys()]))].map((opcode) => {
+    const [a, b] = sums.map((one) => one.get(opcode) ?? { executed: 0, samples: 0 });
+    return { opcode, a, b };
+  });
+  all.sort(
+    (x, y) =>
+      Math.abs(y.b.executed - y.a.executed) - Math.abs(x.b.executed - x.a.executed) ||
+      y.a.samples + y.b.samples - x.a.samples - x.b.samples,
   );
-  const none = { executed: 0, samples: 0 };
-  const all = [...new Set(sums.flatMap((one) => [...one.keys()]))].map((opcode) => ({
-    opcode,
-    of: sums.map((one) => one.get(opcode) ?? none),
-  }));
-  const ranked = d3.sort(
-    all,
-    ({ of: [a, b] }) => -Math.abs(b.executed - a.executed),
-    ({ of: [a, b] }) => -(a.samples + b.samples),
-  );
-  if (!ranked.length) return h("p.empty", "No disassembly of this kernel.");
+  if (!all.length) return h("p.empty", "No disassembly of this kernel.");
+  const rows = all.slice(0, MOST_OPCODES).map(({ opcode, a, b }) => {
+    const change = a.executed === b.executed ? "same" : signed(b.executed - a.executed, number);
+    return [h("code", opcode), number(a.executed), number(b.executed), change, number(a.samples), number(b.samples)];
+  });
   const heads = ["opcode", ...names.map((name) => [`executed, ${name}`]), ["difference"], ...names.map((name) => [`samples, ${name}`])];
-  return [
-    table(
-      heads,
-      ranked
-        .slice(0, MOST_OPCODES)
-        .map(({ opcode, of: [a, b] }) => [
-          h("code", opcode),
-          number(a.executed),
-          number(b.executed),
-          a.executed === b.executed ? "same" : `${b.executed < a.executed ? "−" : "+"}${number(Math.abs(b.executed - a.executed))}`,
-          number(a.samples),
-          number(b.samples),
-        ]),
-      "Instructions, by opcode",
-    ),
-    ranked.length > MOST_OPCODES && h("p.note", `${ranked.length - MOST_OPCODES} more, that differ less.`),
-  ];
+  const more = all.length - MOST_OPCODES;
+  return [table(heads, rows, "Instructions, by opcode"), more > 0 && h("p.note", `${more} more, that differ less.`)];
 }

@@ -1,36 +1,39 @@
 /** Reports beside each other, kernel by kernel; the first is the baseline. */
 
-import { fill, h, section, table } from "./dom.js";
-import { change, interval, micro, number, percent, quantity, si } from "./format.js";
+import { button, fill, folded, h, section, table } from "./dom.js";
+import { change, interval, micro, nano, number, percent, quantity, relative, si } from "./format.js";
 import { href, keep } from "./state.js";
 import { sources } from "./view_beside.js";
 import { rowsOf } from "./view_kernels.js";
 
-// Of the launch that stands for a kernel: [column, label, how it is printed, whether it is per cent].
+const pct = (value) => quantity(value, "%");
+const text = (value) => value ?? "–";
+const bytes = (value) => si(value, "B");
+// Of the launch that stands for a kernel: [column, label, how it is printed].
 const FACTS = [
-  ["time", "time, the longest launch", (value) => micro(value === null ? null : value / 1e3)],
-  ["median", "time, the median", (value) => micro(value === null ? null : value / 1e3)],
+  ["time", "time, the longest launch", nano],
+  ["median", "time, the median", nano],
   ["n", "launches", number],
-  ["words", "what limits it", (value) => value ?? "–"],
-  ["room", "room", (value) => quantity(value, "%"), true],
-  ["sm_throughput_pct", "SM throughput", (value) => quantity(value, "%"), true],
-  ["memory_throughput_pct", "memory throughput", (value) => quantity(value, "%"), true],
-  ["dram_throughput_pct", "DRAM throughput", (value) => quantity(value, "%"), true],
-  ["l2_throughput_pct", "L2 throughput", (value) => quantity(value, "%"), true],
-  ["l1_throughput_pct", "L1 throughput", (value) => quantity(value, "%"), true],
+  ["words", "what limits it", text],
+  ["room", "room", pct],
+  ["sm_throughput_pct", "SM throughput", pct],
+  ["memory_throughput_pct", "memory throughput", pct],
+  ["dram_throughput_pct", "DRAM throughput", pct],
+  ["l2_throughput_pct", "L2 throughput", pct],
+  ["l1_throughput_pct", "L1 throughput", pct],
   ["issue_active", "schedulers issue in", (value) => percent(value, 1)],
-  ["achieved_occupancy_pct", "achieved occupancy", (value) => quantity(value, "%"), true],
-  ["theoretical_occupancy_pct", "theoretical occupancy", (value) => quantity(value, "%"), true],
+  ["achieved_occupancy_pct", "achieved occupancy", pct],
+  ["theoretical_occupancy_pct", "theoretical occupancy", pct],
   ["registers", "registers per thread", number],
-  ["smem", "shared memory per block", (value) => si(value, "B")],
-  ["grid", "grid", (value) => value ?? "–"],
-  ["block", "block", (value) => value ?? "–"],
+  ["smem", "shared memory per block", bytes],
+  ["grid", "grid", text],
+  ["block", "block", text],
   ["waves", "waves", number],
   ["inst_executed", "instructions", (value) => quantity(value, "inst")],
-  ["dram_bytes_read", "read from DRAM", (value) => si(value, "B")],
-  ["dram_bytes_write", "written to DRAM", (value) => si(value, "B")],
-  ["l2_hit_pct", "L2 hit rate", (value) => quantity(value, "%"), true],
-  ["l1_hit_pct", "L1 hit rate", (value) => quantity(value, "%"), true],
+  ["dram_bytes_read", "read from DRAM", bytes],
+  ["dram_bytes_write", "written to DRAM", bytes],
+  ["l2_hit_pct", "L2 hit rate", pct],
+  ["l1_hit_pct", "L1 hit rate", pct],
   ["sm_clock_hz", "SM clock", (value) => si(value, "Hz")],
 ];
 const MOST = 400; // kernels of a table
@@ -65,10 +68,6 @@ function same(ours, base, theirs) {
   return named.length === 1 && ours.filter((one) => one.name === base.name).length === 1 ? named[0] : null;
 }
 
-function relative(base, head) {
-  return typeof base === "number" && typeof head === "number" && base !== 0 ? head / base - 1 : null;
-}
-
 function overview(main, all, kernels, show) {
   if (!kernels.length) return h("p.empty", "No kernel of the baseline is in another report.");
   const others = main.reports.slice(1);
@@ -79,19 +78,15 @@ function overview(main, all, kernels, show) {
       const head = same(all[0], base, all[at + 1]);
       if (!head) return ["–", "–", "–", "–"];
       return [
-        time(head),
+        nano(head.time),
         base.n === head.n ? changed(relative(base.time, head.time)) : OTHERS,
         base.registers === head.registers ? number(head.registers) : `${number(base.registers)} → ${number(head.registers)}`,
         `${quantity(base.achieved_occupancy_pct, "%")} → ${quantity(head.achieved_occupancy_pct, "%")}`,
       ];
     });
-    return [pick, time(base), ...cells];
+    return [pick, nano(base.time), ...cells];
   });
   return [table(heads, lines, "Kernels side by side"), kernels.length > MOST && h("p.note", `${kernels.length - MOST} more.`)];
-}
-
-function time(row) {
-  return micro(row.time === null ? null : row.time / 1e3);
 }
 
 function changed(value) {
@@ -103,26 +98,21 @@ function changed(value) {
 function sideBySide(main, all, base) {
   const name = base.label;
   const found = all.map((rows, at) => (at ? same(all[0], base, rows) : base));
-  const heads = ["", ...main.reports.flatMap((report, at) => (at ? [[report.file], ["change"]] : [[report.file]]))];
-  const lines = FACTS.map(([key, label, shown, points]) => {
-    const values = found.map((one) => (one ? (one[key] ?? null) : null));
-    if (values.every((value) => value === null)) return null;
-    return [label, ...values.flatMap((value, at) => (at ? [shown(value), changedValue(values[0], value, points)] : [shown(value)]))];
+  // The baseline's cell, then two of each other report.
+  const wide = (cells) => cells.flatMap(([own, change], at) => (at ? [own, change] : [own]));
+  const lines = FACTS.map(([key, label, shown]) => {
+    const values = found.map((one) => one?.[key] ?? null);
+    const cells = values.map((value) => [shown(value), changedValue(values[0], value, shown === pct)]);
+    return values.some((value) => value !== null) && [label, ...wide(cells)];
   }).filter(Boolean);
   const stalls = found.map((one) => (one?.stall ? `${one.stall[0]} ${percent(one.stall[1])}` : "–"));
-  lines.push(["top stall", ...stalls.flatMap((text, at) => (at ? [text, text === stalls[0] ? "same" : ""] : [text]))]);
-  const others = found.some((one) => one && one.n !== base.n);
-  const panels = section(
-    name,
-    others &&
-      "The reports have not as many launches of it: the longest of each need not have done the same work. Below they are matched, where ranges or their order tell.",
-    table(heads, lines, `${name} side by side`),
-    h(
-      "p",
-      "Panels: ",
-      found.flatMap((one, at) => (one ? [h("a", { href: href("kernel", { r: at, k: one.k }) }, main.reports[at].file), " "] : [])),
-    ),
-  );
+  lines.push(["top stall", ...wide(stalls.map((stall) => [stall, stall === stalls[0] ? "same" : ""]))]);
+  const heads = ["", ...wide(main.reports.map((report) => [[report.file], ["change"]]))];
+  const others =
+    found.some((one) => one && one.n !== base.n) &&
+    "The reports have not as many launches of it: the longest of each need not have done the same work. Below they are matched, where ranges or their order tell.";
+  const links = found.map((one, r) => one && [h("a", { href: href("kernel", { r, k: one.k }) }, main.reports[r].file), " "]);
+  const panels = section(name, others, table(heads, lines, `${name} side by side`), h("p", "Panels: ", links));
   return [panels, source(main, found)];
 }
 
@@ -133,43 +123,36 @@ function source(main, found) {
   if (base?.r !== 0 || !heads.length) return null;
   const body = h("div");
   const open = async (place) => fill(body, await sources(main, [base, place]));
-  const buttons = heads.map((place) =>
-    h("button", { type: "button", "data-beside": place.r, onclick: () => open(place) }, `source beside ${main.reports[place.r].file}`),
-  );
+  const buttons = heads.map((place) => {
+    return button("", { "data-beside": place.r, onclick: () => open(place) }, `source beside ${main.reports[place.r].file}`);
+  });
   return [h("p.controls", buttons), body];
 }
 
 /** The change of a value; of one that is per cent already, in points. */
 function changedValue(base, head, points) {
   if (typeof base === "string" || typeof head === "string") return base === head ? "same" : "";
-  const value = relative(base, head);
   if (points && base !== null && head !== null) return `${head < base ? "−" : "+"}${number(Math.abs(head - base))} points`;
-  return value === null ? "–" : change(value);
+  return change(relative(base, head));
 }
 
 /** What the comparison of two reports finds: kernels matched by range, or by name and order, with statistics and causes. */
 function ofPair(main, one) {
   const title = `${main.reports[0].file} → ${main.reports[one.head].file}`;
   if (one.why) return section(title, null, h("p.warning", one.why));
+  const differ = one.differences.map(({ axis, base, head }) => `${axis}: ${base} → ${head}`).join("; ");
+  const rows = one.points.map(({ id, base, head, relative: by, interval: of, verdict, causes: found }) => {
+    const range = of ? interval({ low: of[0], high: of[1] }) : "–";
+    return [h("span.wrap", id), micro(base), micro(head), changed(by), range, verdict, causes(found)];
+  });
+  const more = one.all - one.points.length;
   return section(
     title,
     "Launches of one kernel in one range, on one grid, are samples of it; as ncuflow compare prints it.",
-    one.differences.length > 0 && h("p", one.differences.map(({ axis, base, head }) => `${axis}: ${base} → ${head}`).join("; ")),
+    differ && h("p", differ),
     one.notes.map((note) => h("p.note", note)),
-    table(
-      ["kernel", ["baseline"], ["then"], ["change"], ["interval"], "verdict", "why"],
-      one.points.map((point) => [
-        h("span.wrap", point.id),
-        micro(point.base),
-        micro(point.head),
-        changed(point.relative),
-        point.interval ? interval({ low: point.interval[0], high: point.interval[1] }) : "–",
-        point.verdict,
-        causes(point.causes),
-      ]),
-      title,
-    ),
-    one.all > one.points.length && h("p.note", `${one.all - one.points.length} more that changed less.`),
+    table(["kernel", ["baseline"], ["then"], ["change"], ["interval"], "verdict", "why"], rows, title),
+    more > 0 && h("p.note", `${more} more that changed less.`),
     only("Only in the baseline", one.only_base),
     only("Only in the other", one.only_head),
   );
@@ -177,20 +160,15 @@ function ofPair(main, one) {
 
 function causes(found) {
   if (!found.length) return "–";
-  const [{ what, base, head }] = found;
-  return h(
-    "details",
-    h("summary", `${what}: ${base} → ${head}`, found.length > 1 && `, and ${found.length - 1} more`),
-    found.map((cause, at) => [
-      at > 0 && h("p", `${cause.what}: ${cause.base} → ${cause.head}`),
-      cause.parts.map(([name, from, to, unit, us]) =>
-        h("div.note", `${us > 0 ? "+" : ""}${number(us)} µs ${name} (${number(from)} → ${number(to)} ${unit})`),
-      ),
-    ]),
-  );
+  const told = found.map(({ what, base, head }) => `${what}: ${base} → ${head}`);
+  const parts = (cause) =>
+    cause.parts.map(([name, from, to, unit, us]) =>
+      h("div.note", `${us > 0 ? "+" : ""}${number(us)} µs ${name} (${number(from)} → ${number(to)} ${unit})`),
+    );
+  const more = found.length > 1 && `, and ${found.length - 1} more`;
+  return folded([told[0], more], ...found.map((cause, at) => [at > 0 && h("p", told[at]), parts(cause)]));
 }
 
 function only(title, names) {
-  if (!names.length) return null;
-  return h("details", h("summary", `${title}: ${names.length}`), h("p.wrap", names.slice(0, MOST).join(", ")));
+  return names.length > 0 && folded(`${title}: ${names.length}`, h("p.wrap", names.slice(0, MOST).join(", ")));
 }

@@ -1,59 +1,64 @@
-/** The files: what made them, what is wrong with them, and what they lack, with the option that brings it. */
+/** The files: what made them, what is wrong with them, what they lack, and the NVTX ranges in them. */
 
-import { h, section, table } from "./dom.js";
-import { micro, number } from "./format.js";
+import { each, h, section, table } from "./dom.js";
+import { count, nano, number, percent } from "./format.js";
 
 export function files(main) {
-  return [
-    ...main.reports.map((report, at) => [
-      section(
-        report.file,
-        at === 0 && main.reports.length > 1 ? "The baseline." : null,
-        facts([
-          ["made by", `${report.tool}${report.version ? ` ${report.version}` : ""}`],
-          ["GPU", report.devices.join(", ") || "–"],
-          ["kernels", number(report.kernels.name.length)],
-          ["launches", number(d3.sum(report.kernels.n))],
-          ["launches that failed or lack something", number(d3.sum(report.kernels.problems))],
-        ]),
-        problems(report),
-      ),
-      lacking(report),
-    ]),
-    ...main.traces.map((trace) =>
-      section(
-        trace.file,
-        null,
-        facts([
-          ["made by", `nsys${trace.version ? ` ${trace.version}` : ""}`],
-          ["GPU", trace.devices.join(", ") || "–"],
-          ["operations", number(trace.count)],
-          ["from the first to the last", micro(trace.span_ns === null ? null : trace.span_ns / 1e3)],
-        ]),
-        problems(trace),
-      ),
-    ),
-  ];
+  const reports = main.reports.map((report, at) => {
+    const found = [
+      ["kernels", number(report.kernels.name.length)],
+      ["launches", number(d3.sum(report.kernels.n))],
+      ["launches that failed or lack something", number(d3.sum(report.kernels.problems))],
+    ];
+    return [facts(report, report.tool, at === 0 && main.reports.length > 1 && "The baseline.", found), lacking(report)];
+  });
+  const traces = main.traces.map((trace) => {
+    const found = [
+      ["operations", number(trace.count)],
+      ["from the first to the last", nano(trace.span_ns)],
+    ];
+    return facts(trace, "nsys", null, found);
+  });
+  return [reports, traces];
 }
 
-function facts(rows) {
-  return table(["", "value"], rows, "Facts of the file");
-}
-
-function problems(file) {
-  return file.problems.map((text) => h("p.warning", text));
+function facts({ file, version, devices, problems }, tool, note, found) {
+  const rows = [["made by", [tool, version].filter(Boolean).join(" ")], ["GPU", devices.join(", ") || "–"], ...found];
+  const wrong = problems.map((text) => h("p.warning", text));
+  return section(file, note, table(["", "value"], rows, "Facts of the file"), wrong);
 }
 
 /** What a report lacks, said once. */
 export function lacking(report) {
-  if (!report.lacks.length) return null;
-  return section(
-    "Not in this report",
-    "Captured again with these options it has them; --set full has most.",
-    table(
-      ["what", "brought by"],
-      report.lacks.map(({ what, option }) => [what, h("code", option)]),
-      `What ${report.file} lacks`,
-    ),
+  const rows = report.lacks.map(({ what, option }) => [what, h("code", option)]);
+  const note = "Captured again with these options it has them; --set full has most.";
+  const shown = table(["what", "brought by"], rows, `What ${report.file} lacks`);
+  return rows.length > 0 && section("Not in this report", note, shown);
+}
+
+const OPEN = 2; // levels of ranges that are open at first
+
+/** NVTX ranges as a tree: how much ran within each, and what. */
+export function ranges(main) {
+  const note = "Time on the GPU of what was launched within a range, as ncu or nsys measured it; ranges of one name together.";
+  return [...main.reports, ...main.traces]
+    .filter((one) => one.nvtx.length)
+    .map(({ file, nvtx }) => {
+      const total = d3.sum(nvtx, ([, , ns]) => ns);
+      const tree = each("ul.tree", nvtx, (node) => range(node, total, 0));
+      return section(file, note, tree);
+    });
+}
+
+function range([name, launches, ns, kernels, children], total, level) {
+  const head = h(
+    "span.range",
+    h("span.track", h("span.fill", { style: `width:${total ? (100 * ns) / total : 0}%` })),
+    h("b.wrap", name),
+    h("span.note", ` ${count(launches, "launch")} · ${nano(ns)} · ${total ? percent(ns / total, 1) : "–"}`),
   );
+  const below = children.length
+    ? each("ul.tree", children, (node) => range(node, total, level + 1))
+    : each("ul.tree.note", kernels, ([kernel, time]) => h("li.wrap", `${kernel} ${nano(time)}`));
+  return h("li", h("details", { open: level < OPEN && children.length > 0 }, h("summary", head), below));
 }

@@ -1,0 +1,99 @@
+/** Charts of a launch: its instructions and pipes, the spread over SMs and slices, counters over the run, occupancy. */
+
+import { bars, longBars } from "./bars.js";
+import { base, chart, narrow } from "./chart.js";
+import { beside, each, h, longTable, section } from "./dom.js";
+import { nano, number, percent, quantity } from "./format.js";
+import { sharedMemory } from "./profile.js";
+
+const MOST_OPCODES = 16;
+const MOST_SPREAD = 12;
+
+/** Pipes and opcodes beside each other. */
+export function mix({ pipes, opcodes }) {
+  const all = d3.sum(opcodes, ([, n]) => n);
+  const rows = opcodes.map(([label, n]) => ({ label, value: (100 * n) / all, title: `${number(n)} instructions of warps` }));
+  const busy = pipes.map(([label, value]) => ({ label, value }));
+  const executed = `${number(all)} instructions that warps executed, by opcode.`;
+  return beside(
+    rows.length ? section("Instruction mix", executed, longBars("Instruction mix", rows, MOST_OPCODES, "opcodes")) : null,
+    busy.length ? section("Pipes", "Per cent of each pipe's peak while SMs were active.", bars("Pipes", busy)) : null,
+  );
+}
+
+/** How differently loaded the instances of a unit were. */
+export function spread({ spread: found }) {
+  if (!found.length) return null;
+  const rows = found.map(([counter, unit, mean, least, most]) => {
+    const above = mean ? percent(most / mean - 1) : "–";
+    return [unit, h("code", counter), strip(mean, least, most), number(least), number(mean), number(most), above];
+  });
+  const heads = ["over", "counter", "least to most, mean", ["least"], ["mean"], ["most"], ["most above mean"]];
+  const note = "Where the most loaded instance is far above the mean, the others wait for it.";
+  return section("Spread over SMs and slices", note, longTable(heads, rows, "Spread", MOST_SPREAD, "counters"));
+}
+
+/** From the least loaded instance to the most loaded one, of which the whole strip is long, with a mark at the mean. */
+function strip(mean, least, most) {
+  const at = (value) => ({ style: `left:${most > 0 ? Math.max(0, (100 * value) / most) : 0}%` });
+  return h("span.range", { "aria-hidden": "true" }, h("span.between", at(least)), h("span.mean", at(mean)));
+}
+
+/** Small charts beside each other. found: [name, its head, options(width) of its plot]. */
+function multiples(found) {
+  return each("div.multiples", found, ([name, head, options]) => {
+    const plot = (width) => Plot.plot({ marginBottom: 24, ...options(width) });
+    return h("div", head, chart(name, plot));
+  });
+}
+
+const X = { x: ([x]) => x, y: ([, y]) => y };
+
+/** Counters that were sampled while the kernel ran. */
+export function series({ series: found }) {
+  const known = found.filter(([, , values]) => values.some(([, value]) => value > 0));
+  if (!known.length) return null;
+  const charts = known.map(([name, unit, values]) => {
+    const most = d3.max(values, ([, value]) => value);
+    const options = (width) => ({
+      ...base(width, `${name} over the run, at most ${quantity(most, unit)}`),
+      height: 110,
+      marginLeft: 44,
+      x: { label: null, tickFormat: nano, ticks: narrow(width) ? 3 : 5 },
+      y: { label: null, grid: true, ticks: 3, tickFormat: (value) => number(value), zero: true },
+      marks: [
+        Plot.areaY(values, { ...X, fill: "var(--c0)", fillOpacity: 0.18 }),
+        Plot.lineY(values, { ...X, stroke: "var(--c0)", strokeWidth: 1.3 }),
+      ],
+    });
+    return [name, h("code.note", name), options];
+  });
+  return section("Over the run", "Counters that ncu sampled in passes of their own (PM sampling).", multiples(charts));
+}
+
+/**
+ * Occupancy over what it depends on: the calculator's curves in the report, and where this launch stands on them.
+ * found: name -> [[x, warps of an SM]] at the places where they change; of and row: the launch.
+ */
+export function curves(found, of, row) {
+  const now = { registers: of.registers[row], "shared memory": sharedMemory(of, row), "block size": of.block_size[row] };
+  const names = Object.keys(found).filter((name) => found[name].length > 1 && now[name] !== null);
+  if (!names.length) return null;
+  const charts = names.map((name) => {
+    const text = (value) => (name === "shared memory" ? `${number(value / 1024)}k` : number(value));
+    const options = (width) => ({
+      ...base(width, `Warps of an SM over ${name}; this launch has ${number(now[name])}`),
+      height: 120,
+      marginLeft: 30,
+      x: { label: null, ticks: 4, tickFormat: text },
+      y: { label: null, grid: true, ticks: 3, zero: true },
+      marks: [
+        Plot.lineY(found[name], { ...X, curve: "step-after", stroke: "var(--c0)", strokeWidth: 1.4 }),
+        Plot.ruleX([now[name]], { stroke: "var(--c1)", strokeWidth: 1.6 }),
+        Plot.text([now[name]], { x: (x) => x, text, frameAnchor: "top", textAnchor: "start", dx: 4, fill: "var(--text)" }),
+      ],
+    });
+    return [`Occupancy over ${name}`, h("span.note", `warps of an SM over ${name}`), options];
+  });
+  return multiples(charts);
+}
