@@ -1,6 +1,6 @@
 /** What all charts share: a frame that follows its room, and a name for those who do not see it. */
 
-import { h } from "./dom.js";
+import { h, s } from "./dom.js";
 import { change } from "./format.js";
 
 /** An element that holds what `draw(width)` gives, drawn again where its width changes. */
@@ -73,6 +73,21 @@ export function changes(rows, width, name, label) {
 /** Whether the room is a telephone's. */
 export function narrow(width) {
   return width < 560;
+}
+
+/** A drawing of its own size, with a name for those who hear the page. */
+export function picture(name, width, height, ...marks) {
+  return s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": name }, marks);
+}
+
+/** A box with as much of its text as it has room for; look: fill, and how opaque that is. */
+export function box(title, texts, look, { x, y, width, height }) {
+  const room = Math.floor((width - 9) / 6.5);
+  const [text] = texts.slice(-1);
+  const shown = texts.find((one) => one.length <= room) ?? (room > 5 ? `${text.slice(0, room - 1)}…` : "");
+  const style = `fill:${look.fill};fill-opacity:${look.soft ?? 1};stroke:${look.fill}`;
+  const rect = s("rect", { x, y, width: Math.max(1.5, width), height, rx: 2, style });
+  return s("g.box", s("title", title), rect, shown && s("text", { x: x + 5, y: y + height / 2 + 4 }, shown));
 }
 
 /** A picture for those who hear the page: its own name, and none for the marks of which Plot made it. */

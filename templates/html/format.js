@@ -1,76 +1,64 @@
 /** How values are printed: the rules of the Markdown pages (ncuflow/format.py), to the digit. */
 
 export const DASH = "–";
-const PREFIXES = [
-  [1e12, "T"],
-  [1e9, "G"],
-  [1e6, "M"],
-  [1e3, "k"],
-];
+const PREFIXES = { T: 1e12, G: 1e9, M: 1e6, k: 1e3 };
 
-// Of two equally near numbers Python prints the even one, JavaScript the larger.
+function missing(value) {
+  return value === null || value === undefined || Number.isNaN(value);
+}
+
+// Of two equally near numbers Python prints the even one, JavaScript the larger: more digits tell whether they are equally near.
 const MORE = 40;
 
+/** [mantissa, exponent] of what `print(digits)` gives, rounded as Python does. */
+function rounded(print, digits) {
+  const [[shown, power], [exact, same]] = [digits, digits + MORE].map((many) => print(many).split("e"));
+  const tie = power === same && /^50*$/.test(exact.slice(-MORE)) && "13579".includes(shown.at(-1));
+  return [tie ? exact.slice(0, -MORE).replace(/\.$/, "") : shown, power];
+}
+
 function fixed(value, digits) {
-  const rounded = value.toFixed(digits);
-  const exact = value.toFixed(digits + MORE);
-  const down = exact.slice(0, digits ? -MORE : -MORE - 1);
-  return even(rounded, down, exact.slice(-MORE));
-}
-
-function even(rounded, down, tail) {
-  return /^50*$/.test(tail) && "13579".includes(rounded.at(-1)) ? down : rounded;
-}
-
-/** [mantissa text, exponent] with so many significant digits. */
-function scientific(value, digits) {
-  const [mantissa, exponent] = value.toExponential(digits - 1).split("e");
-  const [exact, power] = value.toExponential(digits - 1 + MORE).split("e");
-  if (exponent !== power) return [mantissa, Number(exponent)];
-  const down = exact.slice(0, digits > 1 ? -MORE : -MORE - 1);
-  return [even(mantissa, down, exact.slice(-MORE)), Number(exponent)];
-}
-
-function grouped(text) {
-  return text.replace(/\B(?=(\d{3})+$)/g, "\u00a0");
+  return rounded((many) => value.toFixed(many), digits)[0];
 }
 
 /** `digits` significant digits, thousands kept whole: 4172, 41.7, 0.0417, 5.43e-8. */
 export function number(value, digits = 3) {
-  if (value === null || value === undefined || Number.isNaN(value)) return DASH;
+  if (missing(value)) return DASH;
   if (typeof value !== "number") return String(value);
   if (value === 0) return "0";
-  if (Math.abs(value) >= 10 ** digits) return grouped(fixed(value, 0));
-  const [mantissa, exponent] = scientific(value, digits);
-  const plain = mantissa.includes(".") ? mantissa.replace(/\.?0+$/, "") : mantissa;
-  if (exponent < -4) return `${plain}e${exponent}`;
-  if (exponent >= digits) return String(Number(`${mantissa}e${exponent}`));
-  const text = Number(`${mantissa}e${exponent}`).toFixed(Math.max(0, digits - 1 - exponent));
-  return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
+  if (Math.abs(value) >= 10 ** digits) return fixed(value, 0).replace(/\B(?=(\d{3})+$)/g, "\u00a0");
+  const [mantissa, exponent] = rounded((many) => value.toExponential(many), digits - 1);
+  return Number(exponent) < -4 ? `${Number(mantissa)}e${exponent}` : String(Number(`${mantissa}e${exponent}`));
 }
 
 /** `number` and its unit, of which "1 chunks" is "1 chunk"; the dash stands alone. */
 export function unit(value, name, digits = 3) {
-  if (value === null || value === undefined) return DASH;
+  if (missing(value)) return DASH;
   const text = number(value, digits);
   return `${text}\u00a0${text === "1" ? name.replace(/^([a-z ]{3,})s$/, "$1") : name}`.trimEnd();
 }
 
 /** With a decimal prefix: 146.2e9 FLOP is 146 GFLOP. */
 export function si(value, name, digits = 3) {
-  if (value === null || value === undefined) return DASH;
-  for (const [factor, prefix] of PREFIXES) if (Math.abs(value) >= factor) return `${number(value / factor, digits)}\u00a0${prefix}${name}`;
+  if (missing(value)) return DASH;
+  for (const [prefix, factor] of Object.entries(PREFIXES))
+    if (Math.abs(value) >= factor) return `${number(value / factor, digits)}\u00a0${prefix}${name}`;
   return unit(value, name, digits);
+}
+
+/** A value that is per cent already. */
+export function pct(value, digits = 0) {
+  return missing(value) ? DASH : `${fixed(value, digits)}\u00a0%`;
 }
 
 /** A fraction of 1 as per cent. */
 export function percent(value, digits = 0) {
-  return value === null || value === undefined ? DASH : `${fixed(100 * value, digits)}\u00a0%`;
+  return pct(missing(value) ? null : 100 * value, digits);
 }
 
 /** A difference with its sign; print: how its amount is printed. */
 export function signed(value, print) {
-  if (value === null || value === undefined) return DASH;
+  if (missing(value)) return DASH;
   return `${value > 0 ? "+" : value < 0 ? "−" : ""}${print(Math.abs(value))}`;
 }
 
@@ -89,21 +77,16 @@ export function interval(found) {
   return found.low === null || found.high === null ? DASH : `${change(found.low)} … ${change(found.high)}`;
 }
 
-/** A value that is per cent already. */
-export function pct(value, digits = 0) {
-  return value === null || value === undefined ? DASH : `${fixed(value, digits)}\u00a0%`;
-}
-
 /** Microseconds, as milliseconds or seconds where that reads better. */
 export function micro(value) {
-  if (value === null || value === undefined) return DASH;
+  if (missing(value)) return DASH;
   if (value >= 1e6) return `${number(value / 1e6)}\u00a0s`;
   return value >= 1e4 ? `${number(value / 1e3)}\u00a0ms` : `${number(value)}\u00a0µs`;
 }
 
 /** Nanoseconds, in the same units. */
 export function nano(value) {
-  return micro(value === null || value === undefined ? null : value / 1e3);
+  return micro(missing(value) ? null : value / 1e3);
 }
 
 /** A number with what it counts: 1 point, 2 points. */
@@ -116,7 +99,7 @@ const PREFIXED = { byte: "B", "byte/s": "B/s", hz: "Hz", FLOP: "FLOP", "FLOP/s":
 
 /** A value in a unit of the tables or of the metric registry, with that unit. */
 export function quantity(value, name) {
-  if (value === null || value === undefined) return DASH;
+  if (missing(value)) return DASH;
   if (typeof value !== "number") return String(value);
   if (name in PREFIXED) return si(value, PREFIXED[name]);
   if (name === "ns") return micro(value / 1e3);

@@ -1,7 +1,7 @@
 /** The stall tree as an icicle: what the schedulers did with their cycles, each share as wide as it is large. */
 
-import { chart, narrow } from "./chart.js";
-import { h, s, table } from "./dom.js";
+import { box, chart, picture } from "./chart.js";
+import { folded, h, table } from "./dom.js";
 import { number, percent } from "./format.js";
 
 const ROW = 30;
@@ -27,76 +27,40 @@ export function icicle(tree, about, stalls) {
       about.stalls[reason] ?? "–",
     ];
   });
+  const note = `Issued and not issued are counted. Below that cycles without an issue are charged to the reasons in proportion to the warps that waited, ${basis}.`;
+  const heads = ["reason", "group", ["of cycles"], ["of those without an issue"], ["cycles per instruction"], "a warp waits for"];
   return [
     chart("Stall tree", (width) => draw(tree, groups, about, width)),
-    h(
-      "p.note",
-      `Issued and not issued are counted. Below that cycles without an issue are charged to the reasons in proportion to the warps that waited, ${basis}.`,
-    ),
-    h(
-      "details",
-      h("summary", `All ${rows.length} reasons as a table`),
-      table(
-        ["reason", "group", ["of cycles"], ["of those without an issue"], ["cycles per instruction"], "a warp waits for"],
-        rows,
-        "Stall reasons",
-      ),
-    ),
+    h("p.note", note),
+    folded(`All ${rows.length} reasons as a table`, table(heads, rows, "Stall reasons")),
   ];
 }
 
 function draw(tree, groups, about, width) {
-  const sums = d3.rollup(
-    tree.reasons,
-    (found) => d3.sum(found, (one) => one[2]),
-    (one) => one[1],
-  );
+  const drawn = (level, from, share, text, fill, soft, meaning) => {
+    const title = `${text}: ${percent(share, 1)} of cycles${meaning ? `\nwaits for ${meaning}` : ""}`;
+    const place = { x: from * width + 0.5, y: level * ROW + 1, width: share * width - 1, height: ROW - 2 };
+    return share > LEAST && box(title, [`${text} ${percent(share)}`, text], { fill, soft }, place);
+  };
   const boxes = [
-    { level: 0, from: 0, share: 1, text: "active scheduler cycles", fill: "var(--line)" },
-    { level: 1, from: 0, share: tree.issued, text: "issued", fill: "var(--accent-soft)" },
-    { level: 1, from: tree.issued, share: 1 - tree.issued, text: "no instruction issued", fill: "var(--line)" },
+    drawn(0, 0, 1, "active scheduler cycles", "var(--line)"),
+    drawn(1, 0, tree.issued, "issued", "var(--accent-soft)"),
+    drawn(1, tree.issued, 1 - tree.issued, "no instruction issued", "var(--line)"),
   ];
+  const sums = [...d3.group(tree.reasons, ([, group]) => group)].map(([group, reasons]) => [
+    group,
+    reasons,
+    d3.sum(reasons, (one) => one[2]),
+  ]);
   let from = tree.issued;
-  for (const [group, share] of d3.sort(sums, ([, sum]) => -sum)) {
+  for (const [group, reasons, sum] of d3.sort(sums, ([, , share]) => -share)) {
     const colour = GROUP_COLOURS[groups.indexOf(group) % GROUP_COLOURS.length];
-    boxes.push({ level: 2, from, share, text: group, fill: colour, soft: 0.3 });
-    let within = from;
-    for (const [reason, , part] of tree.reasons.filter((one) => one[1] === group)) {
-      boxes.push({ level: 3, from: within, share: part, text: reason, fill: colour, soft: 0.18, title: about.stalls[reason] });
-      within += part;
+    boxes.push(drawn(2, from, sum, group, colour, 0.3));
+    for (const [reason, , share] of reasons) {
+      boxes.push(drawn(3, from, share, reason, colour, 0.18, about.stalls[reason]));
+      from += share;
     }
-    from += share;
   }
-  const height = 4 * ROW + 4;
-  return s(
-    "svg",
-    {
-      width,
-      height,
-      viewBox: `0 0 ${width} ${height}`,
-      role: "img",
-      "aria-label": `Stall tree: issued ${percent(tree.issued)}, largest reason ${tree.reasons[0]?.[0] ?? "none"}`,
-    },
-    boxes.filter((box) => box.share > LEAST).map((box) => boxOf(box, width)),
-  );
-}
-
-function boxOf({ level, from, share, text, fill, soft, title }, width) {
-  const [x, wide] = [from * width, share * width];
-  const room = Math.floor((wide - 10) / (narrow(width) ? 6.4 : 6.6));
-  const label = `${text} ${percent(share)}`;
-  const shown = label.length <= room ? label : text.length <= room ? text : room > 5 ? `${text.slice(0, room - 1)}…` : "";
-  return s(
-    "g.box",
-    s("title", `${text}: ${percent(share, 1)} of cycles${title ? `\nwaits for ${title}` : ""}`),
-    s("rect", {
-      x: x + 0.5,
-      y: level * ROW + 1,
-      width: Math.max(1, wide - 1),
-      height: ROW - 2,
-      rx: 3,
-      style: `fill:${fill};fill-opacity:${soft ?? 1};stroke:${fill}`,
-    }),
-    shown && s("text", { x: x + 6, y: level * ROW + ROW / 2 + 4 }, shown),
-  );
+  const name = `Stall tree: issued ${percent(tree.issued)}, largest reason ${tree.reasons[0]?.[0] ?? "none"}`;
+  return picture(name, width, 4 * ROW + 4, boxes.filter(Boolean));
 }

@@ -4,26 +4,26 @@ import { base, chart, narrow } from "./chart.js";
 import { h } from "./dom.js";
 import { micro, number } from "./format.js";
 
-const NAMES = {
-  cold_us: "cold",
-  hot_us: "hot",
-  sustained_us: "sustained",
-  insitu: "in situ (nsys)",
-  ncu: "profiled (ncu)",
-  host_us: "host call",
-  plan_us: "plan()",
+// Series of times: name -> [what it is called, the measurement's own columns of it].
+const SERIES = {
+  cold_us: ["cold", ...columnsOf("cold")],
+  hot_us: ["hot", ...columnsOf("hot")],
+  sustained_us: ["sustained", ...columnsOf("sustained")],
+  insitu: ["in situ (nsys)", "time_insitu_us"],
+  ncu: ["profiled (ncu)", "time_ncu_us"],
+  host_us: ["host call", "host_launch_us"],
+  plan_us: ["plan()", "plan_us"],
 };
-// The measurement's own columns: median, lower and upper quartile.
-const COLUMNS = {
-  cold_us: ["time_cold_us", "time_cold_q25_us", "time_cold_q75_us"],
-  hot_us: ["time_hot_us", "time_hot_q25_us", "time_hot_q75_us"],
-  sustained_us: ["time_sustained_us", "time_sustained_q25_us", "time_sustained_q75_us"],
-  insitu: ["time_insitu_us"],
-  ncu: ["time_ncu_us"],
-  host_us: ["host_launch_us"],
-  plan_us: ["plan_us"],
-};
-const GPU = ["cold_us", "hot_us", "sustained_us", "insitu", "ncu"];
+const HOST = ["host_us", "plan_us"];
+
+/** Median, lower and upper quartile. */
+function columnsOf(view) {
+  return ["us", "q25_us", "q75_us"].map((end) => `time_${view}_${end}`);
+}
+
+function called(name) {
+  return SERIES[name]?.[0] ?? name;
+}
 
 /** [{name, us, run, out}] of a point: each sample with its process; out where it does not count. */
 export function samplesOf(side, at, detail, place) {
@@ -50,57 +50,52 @@ export function samplesOf(side, at, detail, place) {
 
 /** Kernel time of each traced launch of a point, µs. */
 function launches(timeline, place) {
-  const sums = new Map();
-  timeline.point.forEach((point, row) => {
-    if (point !== place || !["kernel", "graph"].includes(timeline.kind[row])) return;
-    const launch = timeline.launch[row];
-    sums.set(launch, (sums.get(launch) ?? 0) + timeline.duration_ns[row] / 1e3);
-  });
-  return [...sums.values()];
+  const rows = d3.range(timeline.point.length).filter((row) => timeline.point[row] === place);
+  const ran = rows.filter((row) => ["kernel", "graph"].includes(timeline.kind[row]));
+  return [...d3.group(ran, (row) => timeline.launch[row]).values()].map((of) => d3.sum(of, (row) => timeline.duration_ns[row]) / 1e3);
 }
 
 /** Why the clocks were held down while a sample's process timed its series, null where no reason was named. */
 function throttle(timing, place) {
-  const rows = new Map(
-    timing.point.map((point, row) => [point, row]).flatMap(([point, row]) => (point === place ? [[timing.run[row], row]] : [])),
-  );
-  return ({ name, run }) => timing[name.replace("_us", "_throttle")]?.[rows.get(run)] ?? null;
+  return ({ name, run }) => {
+    const row = timing.point.findLastIndex((point, at) => point === place && timing.run[at] === run);
+    return timing[name.replace("_us", "_throttle")]?.[row] ?? null;
+  };
 }
 
 /** The charts of a point's times: on the GPU, and of the host. */
 export function strips(side, at, detail, place) {
   const reason = throttle(detail.timing, place);
   const samples = samplesOf(side, at, detail, place).map((one) => ({ ...one, throttled: reason(one) }));
-  const gpu = samples.filter((one) => GPU.includes(one.name));
-  const host = samples.filter((one) => !GPU.includes(one.name));
-  const marked = samples.some((one) => one.throttled || one.out);
+  const [host, gpu] = [true, false].map((is) => samples.filter((one) => HOST.includes(one.name) === is));
+  const marked = samples.some((one) => one.throttled || one.out) && " · × under a throttle reason or left out of the median";
   return [
-    h(
-      "p.key",
-      "○ a sample, by process from above · ",
-      h("b", "|"),
-      " median, — quartiles",
-      marked && " · × under a throttle reason or left out of the median",
-    ),
+    h("p.key", "○ a sample, by process from above · ", h("b", "|"), " median, — quartiles", marked),
     gpu.length ? strip("Times on the GPU", gpu, side, at) : h("p.empty", "Not in this evidence: times of this point."),
     host.length ? strip("Times of the host", host, side, at) : null,
   ];
 }
 
 function strip(name, samples, side, at) {
-  const rows = d3.sort(new Set(samples.map((one) => one.name)), (one) => Object.keys(NAMES).indexOf(one));
+  const rows = Object.keys(SERIES).filter((row) => samples.some((one) => one.name === row));
   const runs = d3.max(samples, (one) => one.run) + 1;
   const boxes = rows
-    .map((row) => ({ name: row, values: (COLUMNS[row] ?? []).map((column) => side.value(column, at)) }))
-    .map(({ name, values: [median = null, low = null, high = null] }) => ({ name, median, low, high }))
-    .filter((box) => box.median !== null);
+    .map((row) => {
+      const [median, low = null, high = null] = SERIES[row].slice(1).map((column) => side.value(column, at));
+      return { name: row, row: rows.indexOf(row), median, low, high };
+    })
+    .filter((one) => one.median !== null);
   const y = (one) => rows.indexOf(one.name) + (one.run + 0.5) / runs - 0.5;
-  const title = (one) =>
-    `${NAMES[one.name] ?? one.name}: ${micro(one.us)}${runs > 1 ? `, process ${one.run}` : ""}${one.out ? ", left out of the median" : ""}${one.throttled ? `, under ${one.throttled}` : ""}`;
-  const odd = (one) => one.out || one.throttled;
+  const title = ({ name: row, us, run, out, throttled }) => {
+    const process = runs > 1 ? `, process ${run}` : "";
+    return `${called(row)}: ${micro(us)}${process}${out ? ", left out of the median" : ""}${throttled ? `, under ${throttled}` : ""}`;
+  };
+  const [odd, even] = [true, false].map((is) => samples.filter((one) => Boolean(one.out || one.throttled) === is));
+  const last = d3.max(samples, (one) => one.us);
+  const text = { text: (one) => micro(one.median), textAnchor: "start", dx: 10, fill: "var(--text)", fontWeight: 600 };
   return chart(name, (width) =>
     Plot.plot({
-      ...base(width, `${name}: ${boxes.map((box) => `${NAMES[box.name] ?? box.name} ${micro(box.median)}`).join(", ")}`),
+      ...base(width, `${name}: ${boxes.map((one) => `${called(one.name)} ${micro(one.median)}`).join(", ")}`),
       height: 46 + rows.length * 34,
       marginLeft: narrow(width) ? 82 : 104,
       marginRight: 74,
@@ -110,36 +105,19 @@ function strip(name, samples, side, at) {
         domain: [-0.55, rows.length - 0.45],
         reverse: true,
         ticks: d3.range(rows.length),
-        tickFormat: (row) => NAMES[rows[row]] ?? rows[row],
+        tickFormat: (row) => called(rows[row]),
         label: null,
         tickSize: 0,
       },
       marks: [
         Plot.ruleY(
-          boxes.filter((box) => box.low !== null),
-          { y: (box) => rows.indexOf(box.name), x1: "low", x2: "high", stroke: "var(--c0)", strokeWidth: 9, strokeOpacity: 0.22 },
+          boxes.filter((one) => one.low !== null),
+          { y: "row", x1: "low", x2: "high", stroke: "var(--c0)", strokeWidth: 9, strokeOpacity: 0.22 },
         ),
-        Plot.dot(
-          samples.filter((one) => !odd(one)),
-          { x: "us", y, r: 2.6, stroke: "var(--c0)", strokeOpacity: 0.75, title },
-        ),
-        Plot.dot(samples.filter(odd), { x: "us", y, r: 3.4, symbol: "times", stroke: "var(--c1)", title }),
-        Plot.ruleX(boxes, {
-          x: "median",
-          y1: (box) => rows.indexOf(box.name) - 0.36,
-          y2: (box) => rows.indexOf(box.name) + 0.36,
-          stroke: "var(--text)",
-          strokeWidth: 2,
-        }),
-        Plot.text(boxes, {
-          x: () => d3.max(samples, (one) => one.us),
-          y: (box) => rows.indexOf(box.name),
-          text: (box) => micro(box.median),
-          textAnchor: "start",
-          dx: 10,
-          fill: "var(--text)",
-          fontWeight: 600,
-        }),
+        Plot.dot(even, { x: "us", y, r: 2.6, stroke: "var(--c0)", strokeOpacity: 0.75, title }),
+        Plot.dot(odd, { x: "us", y, r: 3.4, symbol: "times", stroke: "var(--c1)", title }),
+        Plot.ruleX(boxes, { x: "median", y1: (one) => one.row - 0.36, y2: (one) => one.row + 0.36, stroke: "var(--text)", strokeWidth: 2 }),
+        Plot.text(boxes, { x: () => last, y: "row", ...text }),
         Plot.tip(samples, Plot.pointer({ x: "us", y, title, maxRadius: 12 })),
       ],
     }),
