@@ -1,9 +1,10 @@
-/** Choices and opportunities: what each choice costs at every pair of points that prices it. */
+/** Choices and opportunities: what could be gained and what it rests on, what each choice costs, what NVIDIA's rules say. */
 
+import { block, has } from "./block.js";
 import { changes, chart } from "./chart.js";
-import { folded, h, section, table } from "./dom.js";
+import { folded, h, section, table, tabled } from "./dom.js";
+import { labelOf } from "./evidence.js";
 import { change, inColumn, interval, number, percent } from "./format.js";
-import { opportunities, rulesSection } from "./opportunities.js";
 import { href } from "./state.js";
 
 const NOTE =
@@ -63,4 +64,99 @@ function drawnRow({ change: found, low, high, floor, verdict }, text) {
   const filled = verdict === "differs";
   const colour = filled ? (found < 0 ? "var(--c2)" : "var(--c1)") : "var(--quiet)";
   return { text, change: found, low, high, floor, filled, colour, symbol: filled ? "circle" : "diamond2" };
+}
+
+const ADVICE = ["optimization", "warning"];
+// Fires for any kernel: it wants memory allocated as compressible, which torch does not do.
+const NO_ADVICE = "MemoryL2Compression";
+
+/** Rules of NVIDIA that fired on a target's points: [{rule, points, most: {pct, type, message, id}}]. */
+async function rulesOf(side, target) {
+  const detail = await block(`detail ${side.number} ${target.name}`);
+  const found = new Map();
+  detail.kernels.rules.forEach((rules, row) => {
+    for (const [rule, , type, pct, kind, text] of rules) {
+      if (!ADVICE.includes(type) || rule === NO_ADVICE) continue;
+      const one = found.get(rule) ?? { rule, points: new Set(), most: null };
+      one.points.add(detail.kernels.point[row]);
+      if (!one.most || (pct ?? 0) > (one.most.pct ?? 0))
+        one.most = { pct, kind, message: detail.kernels.texts[text], id: detail.id[detail.kernels.point[row]] };
+      found.set(rule, one);
+    }
+  });
+  return d3.sort(found.values(), (one) => -one.points.size);
+}
+
+// Groups of the finding in the order in which they stand, with what they are called.
+const GROUPS = [
+  ["won", "Tried, and faster", "What saved most over its points comes first for each kernel."],
+  ["untried", "Not tried", "What can bring most comes first for each kernel."],
+  ["lost", "Tried, and not faster", "Where a change does not pay."],
+];
+
+const AT_MOST =
+  "At most: of the time, as the counters bound it and never more than the roofs leave. It brought: the change of that time with its interval.";
+
+/** Opportunities as the finding groups and ranks them: what shows it, the most that it can bring, and what it brought. */
+function opportunities(evidence, side) {
+  const all = side.targets.flatMap((target) => target.opportunities.map((one) => ({ target, one })));
+  return GROUPS.map(([group, title, order]) => {
+    const rows = all.filter(({ one }) => one.group === group).map(({ target, one }) => row(evidence, side, target, one));
+    return tabled(title, `${order} ${AT_MOST}`, ["change", "what the evidence shows", "how", ["at most"], "measured"], rows);
+  });
+}
+
+function row(evidence, side, target, one) {
+  const point = evidence.link(side, `${target.name}/${one.at}`, one.at);
+  return [
+    [h("b", one.what), one.where && [", where ", h("code", one.where)], h("div.note", target.title)],
+    [code(one.shown), ", at ", point, one.more > 0 && ` and ${one.more} more`],
+    [code(one.change), h("div.note", "decided at ", h("code", one.source))],
+    one.most,
+    code(one.brought),
+  ];
+}
+
+/** Text with what stands between backticks as code. */
+function code(text) {
+  return text.split("`").map((part, at) => (at % 2 ? h("code", part) : part));
+}
+
+/** The best opportunity of a target as a cell: a finding's where there is one, else the choice that differs most. */
+export function best(target) {
+  const told = target.opportunities.find((one) => one.group !== "lost");
+  const brought = told?.brought.startsWith("not tried") ? `at most −${told.most}` : told?.brought.split(/ \(|[,;]/)[0];
+  const text = told ? `${told.what}: ${brought}` : bestChoice(target);
+  return text ? h("a", { href: href("choices", { at: target.name }) }, text) : "–";
+}
+
+/** The choice that differs most in its time, in words; null where none differs. */
+function bestChoice(target) {
+  const all = target.prices.flatMap(({ called, pairs }) => pairs.map((pair) => ({ called, ...pair })));
+  const differing = all.filter((pair) => pair.verdict === "differs");
+  const cold = ({ metric }) => metric === "time_cold_us";
+  const found = d3.greatest(differing, (pair) => Number(cold(pair)) + Math.abs(Math.log1p(pair.change)) / 100);
+  if (!found) return null;
+  const [from, to] = found.change < 0 ? found.called : [...found.called].reverse();
+  const gain = found.change < 0 ? -found.change : found.change / (1 + found.change);
+  return `${to} for ${from}: −${percent(gain)}${cold(found) ? "" : ` of ${labelOf(found.metric)}`}`;
+}
+
+const ESTIMATES =
+  "Estimates are NVIDIA's: of the whole kernel (global) or of the part that a rule looks at (local). They do not add up, and none can exceed the room under the roof.";
+
+/** The view of NVIDIA's rules, a table per kernel. */
+async function rulesSection(evidence, side) {
+  const known = side.targets.filter((target) => has(`detail ${side.number} ${target.name}`));
+  const rows = known.map(async (target) => (await rulesOf(side, target)).map((one) => ruleRow(evidence, side, target, one)));
+  const heads = ["kernel", "rule", ["points"], ["largest estimate"], "at", "what it says there"];
+  const title = "NVIDIA's rules over all points";
+  return section(title, ESTIMATES, table(heads, (await Promise.all(rows)).flat(), "NVIDIA's rules"));
+}
+
+function ruleRow(evidence, side, target, { rule, points, most }) {
+  const estimate = most.pct === null ? "–" : `${number(most.pct)} % (${most.kind ?? "scope not stated"})`;
+  const at = evidence.link(side, most.id, most.id.split("/")[1]);
+  const said = folded(most.message.slice(0, 90), most.message);
+  return [target.title, h("code", rule), `${points.size} of ${target.total}`, estimate, at, said];
 }

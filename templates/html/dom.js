@@ -193,3 +193,16 @@ export function longTable(heads, rows, caption, most, more) {
 export function framed(wide, name) {
   return h("div.scroll", { tabindex: "0", role: "region", "aria-label": name }, wide);
 }
+
+/** A dialog over the page with nodes under a title: closed by Escape, its button, or a press beside it. */
+export function popup(title, ...nodes) {
+  const close = h("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => dialog.close() }, "×");
+  const dialog = h("dialog", { "aria-label": title }, h("header", h("h2", title), close), h("div.popup-body", nodes));
+  dialog.addEventListener("close", () => dialog.remove());
+  dialog.addEventListener("click", (event) => {
+    if (event.target === dialog) dialog.close();
+  });
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}

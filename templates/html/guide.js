@@ -17,28 +17,18 @@ export async function guide(_evidence, params) {
     requestAnimationFrame(() => (at ? document.getElementById(`${page.name}/${at}`)?.scrollIntoView() : null));
   };
   show(params.get("page"), params.get("at"));
-  return [
-    h(
-      "div.controls",
-      picker(
-        "Page",
-        pages.map((page) => [page.name, page.title]),
-        params.get("page") ?? pages[0].name,
-        (page) => {
-          keep({ page, at: null });
-          show(page);
-        },
-      ),
-    ),
-    body,
-  ];
+  const names = pages.map(({ name, title }) => [name, title]);
+  const choice = picker("Page", names, params.get("page") ?? pages[0].name, (page) => {
+    keep({ page, at: null });
+    show(page);
+  });
+  return [h("div.controls", choice), body];
 }
 
 function contents(page) {
-  const links = page.toc
-    .filter(([level]) => level > 1 && level <= DEEPEST)
-    .map(([level, text, at]) => h("li", { class: `level-${level}` }, h("a", { href: href("guide", { page: page.name, at }) }, text)));
-  return h("nav.toc", { "aria-label": "Contents" }, h("ul", links));
+  const headings = page.toc.filter(([level]) => level > 1 && level <= DEEPEST);
+  const link = ([level, text, at]) => h(`li.level-${level}`, h("a", { href: href("guide", { page: page.name, at }) }, text));
+  return h("nav.toc", { "aria-label": "Contents" }, h("ul", headings.map(link)));
 }
 
 /** The page's HTML was made of Markdown in which markup is text; the policy of this file runs no script of it. */

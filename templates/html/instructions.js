@@ -6,7 +6,7 @@ import { number, percent } from "./format.js";
 const READY = ["selected", "not_selected"];
 
 /** The instructions of a listing as rows: samples by reason, the largest stall, and what `more(at)` knows of each. */
-export function rowsOf(found, more = () => null) {
+export function instructionsOf(found, more = () => null) {
   return found.pc.map((pc, at) => {
     const by = found.samples[at];
     const [sass, file, line] = [found.sass[at], found.file[at], found.line[at]];

@@ -1,8 +1,7 @@
 /** Origin: from a number back to the report, kernel and counter that it comes from, with every formula between. */
 
-import { button, h } from "./dom.js";
+import { button, h, popup } from "./dom.js";
 import { shellWord } from "./format.js";
-import { popup } from "./popup.js";
 
 /** A number of a point that tells its origin when it is pressed. print(value, unit): how it is printed here. */
 export function numberOf(evidence, side, at, name, print) {

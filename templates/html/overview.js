@@ -1,8 +1,8 @@
 /** Overview: a row per kernel, and the roofline of all points. */
 
+import { best } from "./choices.js";
 import { breakable, countOf, each, framed, h, section } from "./dom.js";
 import { number, percent } from "./format.js";
-import { best } from "./opportunities.js";
 import { roofline } from "./roofline.js";
 import { limitedBy, limiterSigns, targetSigns } from "./signs.js";
 import { spark, sweeps } from "./spark.js";

@@ -179,39 +179,11 @@ function numbers({ evidence, n }) {
   return folded(`${rows.length} columns of the measurement`, shown);
 }
 
-// Columns by which two points are compared.
-const COMPARED = [
-  "time_cold_us",
-  "time_hot_us",
-  "time_insitu_us",
-  "time_ncu_us",
-  "tflops",
-  "gbs",
-  "flops_counted",
-  "bytes_dram_counted",
-  "sol_sm_pct",
-  "sol_memory_pct",
-  "sol_dram_pct",
-  "sol_l2_pct",
-  "tensor_pipe_pct",
-  "issue_active",
-  "achieved_occupancy_pct",
-  "registers",
-  "smem_bytes",
-  "grid_size",
-  "waves",
-  "kernel_count",
-  "main_kernel",
-  "top_stall",
-  "top_stall_share",
-  "sm_clock_ghz",
-];
-
 /** What sets two points apart: parameters that differ, then numbers with their ratio. */
 function difference(evidence, [a, b]) {
   const names = [...new Set([a, b].flatMap(({ side }) => Object.keys(side.points.params)))];
   const apart = names.map((name) => [name, a.side.value(name, a.at), b.side.value(name, b.at)]).filter(([, x, y]) => x !== y);
-  const rows = COMPARED.filter((name) => evidence.declared.has(name)).map((name) => {
+  const rows = evidence.main.compared.map((name) => {
     const [x, y] = [a, b].map(({ side, at }) => side.value(name, at));
     const shown = [a, b].map(({ side, at }) => numberOf(evidence, side, at, name, quantity));
     const differs = typeof x === "string" ? (x === y ? "same" : "differs") : change(relative(x, y));

@@ -1,7 +1,6 @@
 /** Points: every point in one table, sorted, filtered and grouped as the reader likes. */
 
-import { chooser } from "./columns.js";
-import { csv, save } from "./csv.js";
+import { chooser, csv, save } from "./columns.js";
 import { button, countOf, facets, fill, h, picker } from "./dom.js";
 import { count, headUnit, inColumn } from "./format.js";
 import { listing } from "./grid.js";
@@ -10,29 +9,13 @@ import { limitedBy, limiterSigns, targetSigns } from "./signs.js";
 import { spark, sweeps } from "./spark.js";
 import { go, href, keep } from "./state.js";
 
-const USUAL = [
-  "time_cold_us",
-  "tflops",
-  "gbs",
-  "tflops_fraction_measured",
-  "gbs_fraction_measured",
-  "limits",
-  "issue_active",
-  "achieved_occupancy_pct",
-  "top_stall",
-  "top_stall_share",
-  "sol_dram_pct",
-  "tensor_pipe_pct",
-  "time_insitu_us",
-  "time_ncu_us",
-];
-
 /** The points that were listed last, by reference, for the neighbours of a point. */
 export const listed = { ids: [] };
 
 export function points(evidence, params) {
   const side = evidence.side;
-  const cols = params.get("cols")?.split(",") ?? USUAL;
+  const { usual } = evidence.main;
+  const cols = params.get("cols")?.split(",") ?? usual;
   const chosen = {
     q: params.get("q") ?? "",
     sort: params.get("sort") ?? "",
@@ -56,7 +39,7 @@ export function points(evidence, params) {
   };
   const recolumn = (names) => {
     chosen.cols = names;
-    keep({ cols: names.join(",") === USUAL.join(",") ? null : names.join(",") });
+    keep({ cols: names.join(",") === usual.join(",") ? null : names.join(",") });
     view.list.grid.setColumns(columnsOf(view));
   };
   view.list = listing({

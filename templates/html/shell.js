@@ -1,7 +1,6 @@
 /** The shell of a page: its head, its tabs, which view the address asks for, and what keys do. */
 
-import { button, each, fill, h, table } from "./dom.js";
-import { popup } from "./popup.js";
+import { button, each, fill, h, popup, table } from "./dom.js";
 import { href, read } from "./state.js";
 
 /**

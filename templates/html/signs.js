@@ -27,17 +27,11 @@ export class Signs {
 
   /** A small picture of the sign. */
   mark(name) {
-    const symbol = d3[`symbol${shapeName(this.shape(name))}`];
-    return s(
-      "svg.sign",
-      { viewBox: "-7 -7 14 14", "aria-hidden": "true" },
-      s("path", { d: d3.symbol(symbol, 70)(), style: `fill:${this.colour(name)};stroke:${this.colour(name)}` }),
-    );
+    const shape = this.shape(name);
+    const symbol = d3[`symbol${shape.charAt(0).toUpperCase()}${shape.slice(1)}`];
+    const path = s("path", { d: d3.symbol(symbol, 70)(), style: `fill:${this.colour(name)};stroke:${this.colour(name)}` });
+    return s("svg.sign", { viewBox: "-7 -7 14 14", "aria-hidden": "true" }, path);
   }
-}
-
-function shapeName(shape) {
-  return shape.charAt(0).toUpperCase() + shape.slice(1);
 }
 
 // Known limiters first, so that they keep their signs whatever a page holds; others follow.

@@ -5,7 +5,20 @@ import { away, fill, folded, h, picker, section, switcher, table } from "./dom.j
 import { count, number, percent } from "./format.js";
 import { listing } from "./grid.js";
 import { icicle } from "./icicle.js";
-import { aside, baseName, byKey, heat, heatColumn, PC, reasonsOf, reasonTable, rowsOf, SASS, samplesOf, told } from "./instructions.js";
+import {
+  aside,
+  baseName,
+  byKey,
+  heat,
+  heatColumn,
+  instructionsOf,
+  PC,
+  reasonsOf,
+  reasonTable,
+  SASS,
+  samplesOf,
+  told,
+} from "./instructions.js";
 import { href, keep } from "./state.js";
 
 const WORD_BYTES = 16; // of an instruction, from Volta on
@@ -47,7 +60,7 @@ const GROUPS = [
 
 function kernelView(evidence, side, kernel, chosen) {
   const places = new Map(kernel.places.map(([file, line, inside, text]) => [`${file}:${line}`, { inside, text }]));
-  const rows = rowsOf(kernel, (at) => places.get(`${kernel.file[at]}:${kernel.line[at]}`) ?? { inside: null, text: null });
+  const rows = instructionsOf(kernel, (at) => places.get(`${kernel.file[at]}:${kernel.line[at]}`) ?? { inside: null, text: null });
   const tag = side.provenance.flashinfer;
   const view = { stalls: evidence.main.stalls, tag, chosen, rows, total: samplesOf(rows), places: h("div") };
   const list = listOf(view);

@@ -1,6 +1,6 @@
 /** Sparklines: the shape of a series along its sweep, in the room of a word. */
 
-import { h, s } from "./dom.js";
+import { each, h, s } from "./dom.js";
 
 const WIDTH = 130;
 const HEIGHT = 30;
@@ -11,11 +11,8 @@ const DASHES = [null, "5 2", "2 2"];
 export function spark(name, lines) {
   const known = lines.map((one) => ({ ...one, line: one.line.filter(([, y]) => y !== null) })).filter(({ line }) => line.length > 1);
   if (!known.length) return null;
-  const ordered = d3.sort(
-    known,
-    ({ line }) => -line.length,
-    ({ line }) => -d3.max(line, ([, v]) => v),
-  );
+  const highest = ({ line }) => d3.max(line, ([, v]) => v);
+  const ordered = d3.sort(known, (a, b) => b.line.length - a.line.length || highest(b) - highest(a));
   const [drawn, faint] = [ordered.slice(0, DRAWN), ordered.slice(DRAWN)];
   const all = known.flatMap(({ line }) => line);
   const xs = all.map(([x]) => x);
@@ -23,29 +20,24 @@ export function spark(name, lines) {
     .domain(typeof xs[0] === "number" ? d3.extent(xs) : [...new Set(xs)])
     .range([3, WIDTH - 3]);
   const y = d3.scaleLinear([0, d3.max(all, ([, v]) => v)], [HEIGHT - 2, 3]);
-  const path = d3.line(
-    ([a]) => x(a),
-    ([, b]) => y(b),
-  );
+  const path = (line) => d3.line()(line.map(([a, b]) => [x(a), y(b)]));
   const best = d3.greatest(all, ([, v]) => v);
   const names = namesOf(drawn);
   const label = names.length > 1 ? `${name}: ${names.join("; ")}` : name;
-  return h(
-    "span.sparked",
-    s(
-      "svg.spark",
-      { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, role: "img", "aria-label": label },
-      s("title", faint.length ? `${label}; faint: ${faint.length} more` : label),
-      faint.map(({ line }) => s("path.faint", { d: path(line) })),
-      drawn.map(({ line }, at) => s("path", { d: path(line), ...stroke(at) })),
-      s("circle", { cx: x(best[0]), cy: y(best[1]), r: 2.2 }),
-    ),
-    names.length > 1 &&
-      h(
-        "span.lines",
-        names.map((one, at) => h("span", swatch(at), one)),
-      ),
+  const drawing = svg(
+    [WIDTH, HEIGHT],
+    { role: "img", "aria-label": label },
+    s("title", faint.length ? `${label}; faint: ${faint.length} more` : label),
+    faint.map(({ line }) => s("path.faint", { d: path(line) })),
+    drawn.map(({ line }, at) => s("path", { d: path(line), ...stroke(at) })),
+    s("circle", { cx: x(best[0]), cy: y(best[1]), r: 2.2 }),
   );
+  const key = each("span.lines", names, (one, at) => h("span", swatch(at), one));
+  return h("span.sparked", drawing, names.length > 1 && key);
+}
+
+function svg([width, height], props, ...marks) {
+  return s("svg.spark", { viewBox: `0 0 ${width} ${height}`, width, height, ...props }, marks);
 }
 
 function stroke(at) {
@@ -53,7 +45,7 @@ function stroke(at) {
 }
 
 function swatch(at) {
-  return s("svg.spark", { viewBox: "0 0 18 6", width: 18, height: 6, "aria-hidden": "true" }, s("path", { d: "M0 3H18", ...stroke(at) }));
+  return svg([18, 6], { "aria-hidden": "true" }, s("path", { d: "M0 3H18", ...stroke(at) }));
 }
 
 /** What sets lines apart: the parameters that are not the same in all of them. */
@@ -74,27 +66,19 @@ export function line(values) {
   const [width, height] = [90, 18];
   const x = d3.scaleLinear([0, values.length - 1], [1, width - 1]);
   const y = d3.scaleLinear([0, d3.max(values)], [height - 1, 1]);
-  const path = d3
-    .line()
-    .defined((value) => value !== null)
-    .x((_, at) => x(at))
-    .y(y);
-  const size = { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" };
-  return s("svg.spark", size, s("path", { d: path(values) }));
+  const path = d3.line().defined(([, value]) => value !== null);
+  const d = path(values.map((value, at) => [x(at), value === null ? null : y(value)]));
+  return svg([width, height], { "aria-hidden": "true" }, s("path", { d }));
 }
 
 /** Points of a side as series along a parameter, one per combination of the others: [{params, line: [[x, y]]}]. */
 export function sweeps(side, places, axis, column) {
   const names = Object.keys(side.points.params).filter((name) => name !== axis);
-  const lines = d3.group(places, (at) => names.map((name) => side.points.params[name][at]).join("\u0000"));
-  const along = (at) => side.value(axis, at);
-  return [...lines.values()].map((line) => ({
-    params: Object.fromEntries(names.map((name) => [name, side.points.params[name][line[0]]])),
-    line: d3
-      .sort(
-        line.filter((at) => along(at) !== null),
-        along,
-      )
-      .map((at) => [along(at), side.value(column, at)]),
-  }));
+  const known = places.filter((at) => side.value(axis, at) !== null);
+  const lines = d3.group(known, (at) => names.map((name) => side.points.params[name][at]).join("\u0000"));
+  return [...lines.values()].map((line) => {
+    const params = Object.fromEntries(names.map((name) => [name, side.points.params[name][line[0]]]));
+    const values = line.map((at) => [side.value(axis, at), side.value(column, at)]);
+    return { params, line: d3.sort(values, ([x]) => x) };
+  });
 }

@@ -3,11 +3,11 @@
 import { fill, h, picker, section } from "./dom.js";
 import { count, number, percent } from "./format.js";
 import { Grid, listing, toRow } from "./grid.js";
-import { aside, baseName, byKey, codeColumn, heatColumn, PC, reasonTable, rowsOf, SASS, samplesOf, told } from "./instructions.js";
+import { aside, baseName, byKey, codeColumn, heatColumn, instructionsOf, PC, reasonTable, SASS, samplesOf, told } from "./instructions.js";
 
 /** found: the code block of a kernel. */
 export function source(main, found) {
-  const rows = rowsOf(found, (at) => ({
+  const rows = instructionsOf(found, (at) => ({
     statement: found.ptx[at],
     ptx: found.ptx_texts[found.ptx[at]] ?? null,
     executed: found.executed[at],

@@ -56,6 +56,20 @@ CONDITIONS = (
     "throttled", "throttle_reasons", "cold_throttle", "hot_throttle", "sustained_throttle", "retakes",
 )  # fmt: skip
 
+# Columns of the table of points, until a reader chooses others.
+USUAL = (
+    "time_cold_us", "tflops", "gbs", "tflops_fraction_measured", "gbs_fraction_measured", "limits", "issue_active",
+    "achieved_occupancy_pct", "top_stall", "top_stall_share", "sol_dram_pct", "tensor_pipe_pct", "time_insitu_us",
+    "time_ncu_us",
+)  # fmt: skip
+# Columns by which two points are told apart.
+COMPARED = (
+    "time_cold_us", "time_hot_us", "time_insitu_us", "time_ncu_us", "tflops", "gbs", "flops_counted",
+    "bytes_dram_counted", "sol_sm_pct", "sol_memory_pct", "sol_dram_pct", "sol_l2_pct", "tensor_pipe_pct",
+    "issue_active", "achieved_occupancy_pct", "registers", "smem_bytes", "grid_size", "waves", "kernel_count",
+    "main_kernel", "top_stall", "top_stall_share", "sm_clock_ghz",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class ShownSide:
@@ -99,6 +113,8 @@ def main(sides: Sequence[ShownSide]) -> Block:
         "stalls": {s.reason: s.meaning for s in STALL_REASONS.values()}
         | {waits.MBARRIER: waits.MBARRIER_MEANING},
         "software": SOFTWARE,
+        "usual": USUAL,
+        "compared": COMPARED,
         "groups": {r: name for name, found in waits.GROUPS.items() for r in found},
     }
 
