@@ -10,26 +10,21 @@ export function chooser(side, chosen, onchoose) {
     const on = [...boxes].filter(([, box]) => box.checked).map(([name]) => name);
     onchoose([...chosen.filter((name) => on.includes(name)), ...on.filter((name) => !chosen.includes(name))]);
   };
-  const item = (column) => {
-    const box = h("input", { type: "checkbox", checked: chosen.includes(column.name), onchange: told });
-    boxes.set(column.name, box);
-    return h(
-      "label.column",
-      { "data-name": `${column.name} ${column.label}` },
-      box,
-      h("code", column.name),
-      h("span.note", ` ${column.unit ? `${column.unit} · ` : ""}${column.formula}`),
-    );
+  const item = ({ name, label, unit, formula }) => {
+    const box = h("input", { type: "checkbox", checked: chosen.includes(name), onchange: told });
+    boxes.set(name, box);
+    const about = ` ${unit ? `${unit} · ` : ""}${formula}`;
+    return h("label.column", { "data-name": `${name} ${label}` }, box, h("code", name), h("span.note", about));
   };
   const groups = [...d3.group(all, (column) => column.group)].map(([name, found]) => h("fieldset", h("legend", name), found.map(item)));
-  const search = h("input", {
+  const box = h("input", {
     type: "search",
     placeholder: "search columns",
     "aria-label": "Search columns",
-    oninput: () => narrow(dialog, search.value.toLowerCase()),
+    oninput: () => narrow(dialog, box.value.toLowerCase()),
   });
-  const dialog = popup("Columns", search, groups);
-  search.focus();
+  const dialog = popup("Columns", box, groups);
+  box.focus();
 }
 
 function narrow(dialog, text) {

@@ -29,11 +29,8 @@ const WORDS = {
 
 /** "time_cold_us" as "time cold": the name without its unit, in words. */
 export function labelOf(name) {
-  return name
-    .split("_")
-    .map((word) => WORDS[word] ?? word)
-    .filter(Boolean)
-    .join(" ");
+  const words = name.split("_").map((word) => WORDS[word] ?? word);
+  return words.filter(Boolean).join(" ");
 }
 
 /** One capture: its points as columns. */
@@ -42,7 +39,6 @@ export class Side {
     Object.assign(this, found);
     this.limiters = limiters;
     this.flatRoofs = found.flat_roofs;
-    this.roofless = found.roofless;
     this.number = number;
     this.size = found.points.id.length;
     this.place = new Map(found.points.id.map((id, at) => [id, at]));
@@ -61,7 +57,7 @@ export class Side {
   }
 
   range() {
-    return Array.from({ length: this.size }, (_, at) => at);
+    return d3.range(this.size);
   }
 
   /** A point's id without its target. */
@@ -86,22 +82,29 @@ export class Side {
   }
 }
 
+// Columns of a point that are no measurement: name -> [group, what it is].
+const OWN = {
+  point: ["point", "id of the point"],
+  target: ["point", "kernel target"],
+  limiter: ["verdict", "what limits the point: a unit or a wait"],
+  limits: ["verdict", "the verdict without its figures"],
+  limited_by: ["verdict", "the same with its figures"],
+};
+
 function columnsOf(points, declared) {
   const all = new Map();
-  const add = (name, values, about) => all.set(name, { name, values, label: labelOf(name), unit: "", ...about });
-  add("point", points.id, { kind: "text", group: "point", formula: "id of the point" });
-  add("target", points.target, { kind: "text", group: "point", formula: "kernel target" });
+  const add = (name, values, about) => all.set(name, { name, values, label: labelOf(name), unit: "", kind: "text", ...about });
+  const own = (names) => {
+    for (const name of names) add(name, points[name] ?? points.id, { group: OWN[name][0], formula: OWN[name][1] });
+  };
+  own(["point", "target"]);
   for (const [name, values] of Object.entries(points.params)) {
-    const numeric = values.every((value) => value === null || typeof value === "number");
-    add(name, values, { kind: numeric ? "float" : "text", group: "parameter", label: name, formula: "parameter of the point" });
+    const kind = values.every((value) => value === null || typeof value === "number") ? "float" : "text";
+    add(name, values, { kind, group: "parameter", label: name, formula: "parameter of the point" });
   }
-  add("limiter", points.limiter, { kind: "text", group: "verdict", formula: "what limits the point: a unit or a wait" });
-  add("limits", points.limits, { kind: "text", group: "verdict", formula: "the verdict without its figures" });
-  add("limited_by", points.limited_by, { kind: "text", group: "verdict", formula: "the same with its figures" });
-  for (const column of declared) {
-    if (all.has(column.name)) continue;
-    add(column.name, points.measurement[column.name], { ...column, group: column.source });
-  }
+  own(["limiter", "limits", "limited_by"]);
+  for (const column of declared)
+    if (!all.has(column.name)) add(column.name, points.measurement[column.name], { ...column, group: column.source });
   return all;
 }
 

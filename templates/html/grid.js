@@ -1,6 +1,6 @@
 /** A grid: a table of any length, whose rows are made as they come into view. */
 
-import { counter, fill, h, search } from "./dom.js";
+import { button, counter, fill, h, search } from "./dom.js";
 import { matcher } from "./query.js";
 import { keep } from "./state.js";
 
@@ -23,13 +23,8 @@ export class Grid {
     this.head = h("thead");
     this.body = h("tbody");
     this.widths = h("colgroup");
-    this.table = h(
-      "table.grid",
-      { role: "grid", tabindex: "0", "aria-label": name, onkeydown: (event) => this.key(event) },
-      this.widths,
-      this.head,
-      this.body,
-    );
+    const props = { role: "grid", tabindex: "0", "aria-label": name, onkeydown: (event) => this.key(event) };
+    this.table = h("table.grid", props, this.widths, this.head, this.body);
     this.element = h("div.grid-frame", { onscroll: () => this.draw() }, this.table);
     this.setColumns(columns);
     new ResizeObserver(() => this.draw(true)).observe(this.element);
@@ -40,37 +35,22 @@ export class Grid {
   setColumns(columns, sort = this.sort) {
     this.columns = columns;
     this.sort = sort;
-    fill(
-      this.head,
-      h(
-        "tr",
-        columns.map((column) => this.headCell(column)),
-      ),
-    );
+    const cells = columns.map((column) => this.headCell(column));
+    fill(this.head, h("tr", cells));
     this.measure();
     this.draw(true);
   }
 
   headCell(column) {
-    const [key, down] = this.sort?.startsWith("-") ? [this.sort.slice(1), true] : [this.sort, false];
-    const sorted = key === column.key ? (down ? "descending" : "ascending") : "none";
-    if (!this.calls.sort || column.fixed) return h("th", { scope: "col", class: column.number && "number" }, column.label);
+    const kind = { scope: "col", class: column.number && "number" };
+    if (!this.calls.sort || column.fixed) return h("th", kind, column.label);
+    const [sort = "", key] = /^(-?)(.*)$/.exec(this.sort ?? "").slice(1);
+    const sorted = key !== column.key ? "none" : sort ? "descending" : "ascending";
     const arrow = { ascending: "▲", descending: "▼", none: "" }[sorted];
-    return h(
-      "th",
-      { scope: "col", "aria-sort": sorted, class: column.number && "number", title: column.title },
-      h(
-        "button",
-        {
-          type: "button",
-          tabindex: "-1",
-          onclick: () => this.calls.sort(column.key, sorted === "descending" || sorted === "none" ? "" : "-"),
-        },
-        column.label,
-        column.unit && h("span.unit", ` ${column.unit}`),
-        h("span.arrow", { "aria-hidden": "true" }, arrow),
-      ),
-    );
+    const onclick = () => this.calls.sort(column.key, sorted === "ascending" ? "-" : "");
+    const unit = column.unit && h("span.unit", ` ${column.unit}`);
+    const press = button("", { tabindex: "-1", onclick }, column.label, unit, h("span.arrow", { "aria-hidden": "true" }, arrow));
+    return h("th", { ...kind, "aria-sort": sorted, title: column.title }, press);
   }
 
   setRows(rows) {
@@ -91,10 +71,8 @@ export class Grid {
       const head = Math.max(...words, words.reduce((sum, length) => sum + length + 1, 0) / 2) + 3; // on two lines
       return Math.min(WIDEST, Math.max(head, ...texts) + 1);
     });
-    fill(
-      this.widths,
-      widths.map((width) => h("col", { style: `width:${width}ch` })),
-    );
+    const cols = widths.map((width) => h("col", { style: `width:${width}ch` }));
+    fill(this.widths, cols);
     this.table.style.width = `${widths.reduce((sum, width) => sum + width, 0)}ch`;
   }
 
@@ -107,14 +85,12 @@ export class Grid {
     const first = Math.max(0, top - SPARE);
     const last = Math.min(this.rows.length, bottom + SPARE);
     [this.first, this.last] = [first, last];
-    const space = (rows) =>
-      rows > 0 && h("tr.space", { "aria-hidden": "true", style: `height:${rows * ROW}px` }, h("td", { colspan: this.columns.length }));
-    fill(
-      this.body,
-      space(first),
-      this.rows.slice(first, last).map((row, at) => this.rowOf(row, first + at)),
-      space(this.rows.length - last),
-    );
+    const space = (rows) => {
+      const props = { "aria-hidden": "true", style: `height:${rows * ROW}px` };
+      return rows > 0 && h("tr.space", props, h("td", { colspan: this.columns.length }));
+    };
+    const made = this.rows.slice(first, last).map((row, at) => this.rowOf(row, first + at));
+    fill(this.body, space(first), ...made, space(this.rows.length - last));
     this.point();
   }
 

@@ -1,6 +1,6 @@
 /** The memory chart: units as boxes, what moved between them as arrows, the busier the stronger. */
 
-import { framed, h, s, section, table } from "./dom.js";
+import { folded, framed, h, s, section, table } from "./dom.js";
 import { number, percent, quantity, si } from "./format.js";
 
 const [WIDTH, HEIGHT] = [1164, 424];
@@ -15,18 +15,15 @@ const BOXES = {
   peer: ["Peer GPU", 1030, 328, 124, 84],
 };
 
+const NOTE = "What moved between the units, and per cent of the peak of that way where the report says it.";
+
 /** The chart of one launch with what moved in words, and what each kind of access did, as tables. */
 export function memory(chart, tables) {
-  if (!chart) return tables.length ? section("Memory", null, tables.map(ofAccesses)) : null;
-  const moved = chart.flows.filter((flow) => flow.value > 0);
-  const still = chart.flows.filter((flow) => !flow.value).map(said);
-  return section(
-    "Memory",
-    "What moved between the units, and per cent of the peak of that way where the report says it.",
-    framed(draw(chart, moved), "Memory chart"),
-    still.length > 0 && h("details", h("summary", `${still.length} ways without traffic`), h("p.note", still.join(", "))),
-    tables.map(ofAccesses),
-  );
+  const accesses = tables.map(ofAccesses);
+  if (!chart) return tables.length ? section("Memory", null, accesses) : null;
+  const [moved, still] = [true, false].map((is) => chart.flows.filter(({ value }) => value > 0 === is));
+  const others = still.length > 0 && folded(`${still.length} ways without traffic`, h("p.note", still.map(said).join(", ")));
+  return section("Memory", NOTE, framed(draw(chart, moved), "Memory chart"), others, accesses);
 }
 
 /** What each kind of access did at one level of memory. */
@@ -42,33 +39,24 @@ function said({ source, target, label }) {
 }
 
 function draw(chart, flows) {
-  const names = Object.keys(BOXES).filter(
-    (name) => !["system", "peer"].includes(name) || flows.some(({ source, target }) => [source, target].includes(name)),
-  );
+  const touched = flows.flatMap(({ source, target }) => [source, target]);
+  const names = Object.keys(BOXES).filter((name) => !["system", "peer"].includes(name) || touched.includes(name));
   const told = flows.map((flow) => `${said(flow)} ${amount(flow)}`).join(", ");
-  const pairs = d3.group(flows, ({ source, target }) => [source, target].sort((a, b) => BOXES[a][1] - BOXES[b][1]).join(" "));
-  return s(
-    "svg.memory",
-    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Memory chart: ${told || "no traffic"}` },
-    [...pairs].map(([pair, found]) => links(...pair.split(" "), found)),
-    names.map((name) => box(name, chart.boxes[name] ?? [])),
-  );
+  const between = d3.group(flows, ({ source, target }) => d3.sort([source, target], (name) => BOXES[name][1]).join(" "));
+  const ways = [...between].map(([pair, found]) => links(...pair.split(" "), found));
+  const boxes = names.map((name) => unit(name, chart.boxes[name] ?? []));
+  const props = { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Memory chart: ${told || "no traffic"}` };
+  return s("svg.memory", props, ways, boxes);
 }
 
-function box(name, facts) {
+function unit(name, facts) {
   const [title, x, y, width, height] = BOXES[name];
-  return s(
-    "g.unit",
-    s("rect", { x, y, width, height, rx: 5 }),
-    s("text", { x: x + width / 2, y: y + 22, "text-anchor": "middle", class: "name" }, title),
-    facts.map(([fact, value, unit], at) =>
-      s(
-        "text",
-        { x: x + width / 2, y: y + 44 + at * 18, "text-anchor": "middle" },
-        `${fact} ${unit === "%" ? percent(value / 100, 1) : unit === "byte" ? si(value, "B") : si(value, "")}`,
-      ),
-    ),
-  );
+  const middle = { x: x + width / 2, "text-anchor": "middle" };
+  const said = facts.map(([fact, value, of], at) => {
+    const shown = of === "%" ? percent(value / 100, 1) : si(value, of === "byte" ? "B" : "");
+    return s("text", { ...middle, y: y + 44 + at * 18 }, `${fact} ${shown}`);
+  });
+  return s("g.unit", s("rect", { x, y, width, height, rx: 5 }), s("text.name", { ...middle, y: y + 22 }, title), said);
 }
 
 /** The ways between two boxes, one below the other over the height that both have. */
@@ -82,13 +70,12 @@ function links(left, right, flows) {
 
 function link(flow, from, to, y, rightwards) {
   const strong = 1.2 + 5 * Math.min(1, (flow.pct ?? 0) / 100);
+  const [x1, x2] = rightwards ? [from, to - 8] : [from + 8, to];
   const tip = rightwards ? `M${to} ${y}l-9 -5v10z` : `M${from} ${y}l9 -5v10z`;
-  const hot = flow.pct !== null && flow.pct >= 60;
   return s(
-    "g",
-    { class: hot ? "way hot" : "way" },
+    flow.pct >= 60 ? "g.way.hot" : "g.way",
     s("title", `${said(flow)}: ${amount(flow)}`),
-    s("line", { x1: rightwards ? from : from + 8, x2: rightwards ? to - 8 : to, y1: y, y2: y, "stroke-width": strong }),
+    s("line", { x1, x2, y1: y, y2: y, "stroke-width": strong }),
     s("path", { d: tip }),
     s("text", { x: (from + to) / 2, y: y - 7, "text-anchor": "middle" }, `${flow.label} ${amount(flow)}`),
   );
