@@ -117,8 +117,8 @@ def test_a_verdict_is_that_of_the_columns_of_a_measurement(sweep):
             "waves",
         ):
             row[name] = BY_NAME[name].compute(joined)
-        assert launch.verdict.words == limiter.words(row)
-        assert launch.verdict.kind == limiter.kind(row)
+        assert launch.words == limiter.words(row)
+        assert limiter.kind(launch.row) == limiter.kind(row)
 
 
 def test_code_has_all_samples_in_its_instructions(deep):
@@ -127,7 +127,7 @@ def test_code_has_all_samples_in_its_instructions(deep):
     assert {row["pc"] for row in looked.code.samples} <= pcs
     assert min(pcs) == 0
     samples = sum(row["samples"] for row in looked.code.samples)
-    stalls = sum(s["samples"] or 0 for s in deep.kernels[0].shown.stalls)
+    stalls = sum(s["samples"] or 0 for s in deep.kernels[0].shown.kernel["stalls"])
     assert samples == stalls > 0
     assert any(
         name.endswith("include/flashinfer/attention/cascade.cuh") for name in looked.code.files
@@ -379,9 +379,7 @@ def test_a_failed_kernel_and_embedded_sources():
     (view,) = files.view([CORPUS / "esmm_a10g_one_failed_kernel.ncu-rep"]).reports
     failed = view.kernels[-1]
     assert (
-        failed.duration is None
-        and failed.shown.verdict.words is None
-        and failed.shown.kernel["problems"]
+        failed.duration is None and failed.shown.words is None and failed.shown.kernel["problems"]
     )
     (view,) = files.view([CORPUS / "cutlass_a100_80gb_pcie_sources_nvtx.ncu-rep"]).reports
     code = view.close[0].code
@@ -495,7 +493,7 @@ def test_no_section_is_advised_that_what_ncu_printed_has(tmp_path) -> None:
     path = tmp_path / "pasted.txt"
     path.write_text(FIRST + SPEED)
     (report,) = files.view([path]).reports
-    assert report.kernels[0].shown.verdict.words == "DRAM 73 % and waits"
+    assert report.kernels[0].shown.words == "DRAM 73 % and waits"
     lacking = dict(report.lacks)
     assert lacking[lacks.PARTS] == lacks.ONLY_A_REPORT
     assert "ncu --section SpeedOfLight" not in lacking.values()

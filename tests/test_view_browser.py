@@ -12,11 +12,13 @@ from conftest import ROOT, some
 from test_html_browser import AXE, HOSTILE, browser, chromium, playwright, serious, texts
 from test_view import CORPUS, DECODE, DEEP, SWEEP
 
+from ncuflow.explain.record import as_text
+from ncuflow.findings.limiter import Limiter
 from ncuflow.format import micro, pct
 from ncuflow.pages.html import view as page
 from ncuflow.parsers.detail import Counter
 from ncuflow.view import files, kernels
-from ncuflow.view.model import LaunchView, Verdict, View
+from ncuflow.view.model import LaunchView, View
 
 pytestmark = pytest.mark.browser
 __all__ = ["browser", "chromium"]  # fixtures
@@ -64,7 +66,7 @@ def test_the_first_thing_said_is_what_limits_each_kernel(browser, opened, view):
     assert shown.locator("main h2").first.inner_text() == "What limits each kernel"
     said = texts(shown.locator(".answers li"))
     for kernel, line in zip(view.reports[0].kernels, said, strict=False):
-        assert kernel.name in line and line.endswith(kernel.shown.verdict.words)
+        assert kernel.name in line and line.endswith(kernel.shown.words)
 
 
 def test_values_of_the_list_are_those_of_the_records(browser, opened, view):
@@ -101,7 +103,7 @@ def test_a_time_that_is_not_known_is_no_zero(browser, written, view):
 def test_a_kernel_is_headed_by_its_explanation(browser, opened, view):
     shown = browser.open(opened, "#/kernel?r=0&k=0")
     report = view.reports[0]
-    text = report.explained[report.kernels[0].shown.index]
+    text = as_text(report.explained[report.kernels[0].shown.index])
     assert shown.locator("pre.explained").inner_text().strip() == text.strip()
     assert "Memory" in texts(shown.locator("main h2"))
 
@@ -157,9 +159,8 @@ def test_a_kernel_without_a_time_has_no_part_of_it(browser, written, view):
 
 def untimed(launch: LaunchView) -> LaunchView:
     """A launch whose profiling failed."""
-    nothing = Verdict(None, None, None, "unknown", (), (), None)
     kernel: Any = launch.kernel | {"duration_ns": None, "problems": "failed"}
-    return dataclasses.replace(launch, kernel=kernel, verdict=nothing, roofline=None, tree=None)
+    return dataclasses.replace(launch, kernel=kernel, limiter=Limiter(), roofline=None, tree=None)
 
 
 def test_the_roof_is_that_of_the_work_that_ran(browser, written):
@@ -369,6 +370,9 @@ def hostile(view: View) -> View:
     close = dataclasses.replace(
         close, code=code, detail=detail, opcodes=[(HOSTILE, 1.0)], pipes=[(HOSTILE, 1.0)]
     )
+    explained = report.explained[launch.index].model_copy(
+        update={"notes": [HOSTILE], "missing": []}
+    )
     return only(
         view,
         file=f"a/{HOSTILE}.ncu-rep",
@@ -380,7 +384,7 @@ def hostile(view: View) -> View:
                 kernel, name=HOSTILE, demangled=HOSTILE + "x", launches=(changed,), longest=0
             )
         ],
-        explained={launch.index: HOSTILE},
+        explained={launch.index: explained},
         close={launch.index: close},
         nvtx=[dataclasses.replace(node, name=HOSTILE) for node in report.nvtx],
     )

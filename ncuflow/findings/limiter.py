@@ -178,6 +178,22 @@ def kind(row: Mapping[str, Any]) -> str | None:
     return _latency_bound(names)
 
 
+def columns(found: Limiter, waves: float | None) -> dict[str, Any]:
+    """The columns of a measurement row that say a verdict, of a launch alone."""
+    first, second = (*found.units, None, None)[:2]
+    return {
+        "verdict": found.verdict,
+        "limiter": found.name,
+        "draw": found.draw,
+        "busiest_unit": first and first.name,
+        "busiest_pct": first and first.pct,
+        "busiest_counter": first and first.counter,
+        "second_unit": second and second.name,
+        "second_pct": second and second.pct,
+        "waves": waves,
+    }
+
+
 def nature(row: Mapping[str, Any]) -> str | None:
     """Memory-bound, compute-bound, either in part, or latency-bound; None where nothing is known."""
     if row.get("verdict") is None:

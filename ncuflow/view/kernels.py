@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ncuflow.explain.launch import of_kernel
-from ncuflow.explain.record import as_text
 from ncuflow.findings import limiter, profiled, waits
-from ncuflow.findings.limiter import RESOURCES, Limiter, occupancy_limit
+from ncuflow.findings.limiter import RESOURCES, occupancy_limit
 from ncuflow.model import Kernel
 from ncuflow.parsers import detail, ncu
 from ncuflow.parsers.detail import Detail
@@ -22,8 +20,6 @@ from ncuflow.view.model import (
     NextBlock,
     Occupancy,
     ReportView,
-    Verdict,
-    VerdictShare,
 )
 from ncuflow.view.roofline import roofline
 
@@ -58,7 +54,7 @@ def viewed(
         problems=report.problems,
         kernels=kernels,
         explained={
-            index: as_text(of_kernel(profiled.longest(group), group, report.ncu_version, tool))
+            index: of_kernel(profiled.longest(group), group, report.ncu_version, tool)
             for index, group in wanted.items()
         },
         close=looked,
@@ -84,7 +80,7 @@ def launch(kernel: Kernel, of: Detail | None = None) -> LaunchView:
     """One launch, judged."""
     return LaunchView(
         kernel=kernel,
-        verdict=verdict(kernel),
+        limiter=limiter.judge(kernel["breakdown"], kernel["metrics"], kernel["grid_size"]),
         tree=waits.stall_tree(kernel),
         occupancy=occupancy(kernel, of),
         roofline=roofline(kernel, of),
@@ -101,41 +97,6 @@ def distribution(values: Iterable[float | None]) -> Distribution | None:
 
 
 # --- one launch ---------------------------------------------------------------------------------
-
-
-def verdict(kernel: Kernel) -> Verdict:
-    """What limits a launch, as the pages of measured targets say it."""
-    found = limiter.judge(kernel["breakdown"], kernel["metrics"], kernel["grid_size"])
-    row = verdict_row(found, kernel)
-    return Verdict(
-        words=limiter.words(row),
-        kind=limiter.kind(row),
-        nature=limiter.nature(row),
-        limiter=found.name,
-        units=tuple(_share(unit) for unit in found.units),
-        waits=tuple(_share(wait) for wait in found.waits),
-        room=found.room,
-    )
-
-
-def verdict_row(found: Limiter, kernel: Kernel) -> dict[str, Any]:
-    """The columns of a measurement row that say a verdict, of a launch alone."""
-    first, second = (*found.units, None, None)[:2]
-    return {
-        "verdict": found.verdict,
-        "limiter": found.name,
-        "draw": found.draw,
-        "busiest_unit": first and first.name,
-        "busiest_pct": first and first.pct,
-        "busiest_counter": first and first.counter,
-        "second_unit": second and second.name,
-        "second_pct": second and second.pct,
-        "waves": kernel["metrics"].get("waves"),
-    }
-
-
-def _share(of: limiter.Share) -> VerdictShare:
-    return VerdictShare(of.name, limiter.label(of.name, of.counter), of.pct, of.counter)
 
 
 def occupancy(kernel: Kernel, of: Detail | None) -> Occupancy | None:

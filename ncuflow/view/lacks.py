@@ -12,17 +12,17 @@ PARTS, STALLS = "what Speed of Light is made of", "stall reasons"
 # (what is shown, the option that brings it, whether a launch has it).
 OF_LAUNCHES: tuple[tuple[str, str, Callable[[LaunchView], bool]], ...] = (
     ("duration", SECTION.format("SpeedOfLight"), lambda one: one.kernel["duration_ns"] is not None),
-    ("Speed of Light, and with it the verdict", SECTION.format("SpeedOfLight"), lambda one: bool(one.breakdown)),
-    (PARTS, SECTION.format("SpeedOfLight"), lambda one: not breakdown.are_wholes(one.breakdown)),
+    ("Speed of Light, and with it the verdict", SECTION.format("SpeedOfLight"), lambda one: bool(one.kernel["breakdown"])),
+    (PARTS, SECTION.format("SpeedOfLight"), lambda one: not breakdown.are_wholes(one.kernel["breakdown"])),
     ("grid, block, registers and shared memory", SECTION.format("LaunchStats"),
      lambda one: one.kernel["grid_size"] is not None),
     ("occupancy", SECTION.format("Occupancy"), lambda one: one.occupancy is not None),
     ("issue activity of the schedulers", SECTION.format("SchedulerStats"),
      lambda one: one.kernel["metrics"].get("issue_active") is not None),
-    (STALLS, SECTION.format("WarpStateStats"), lambda one: bool(one.stalls)),
+    (STALLS, SECTION.format("WarpStateStats"), lambda one: bool(one.kernel["stalls"])),
     ("roofline", SECTION.format("SpeedOfLight_RooflineChart") + ", or --set roofline",
      lambda one: one.roofline is not None),
-    ("NVIDIA's rules", "ncu --apply-rules yes", lambda one: bool(one.rules)),
+    ("NVIDIA's rules", "ncu --apply-rules yes", lambda one: bool(one.kernel["rules"])),
     ("NVTX ranges", "ncu --nvtx", lambda one: bool(one.kernel["nvtx"])),
 )  # fmt: skip
 OF_CLOSE: tuple[tuple[str, str, Callable[[Close], bool]], ...] = (

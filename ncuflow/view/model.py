@@ -9,35 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ncuflow.compare.records import Comparison
+from ncuflow.explain.record import Explanation
+from ncuflow.findings import limiter
+from ncuflow.findings.limiter import Limiter
 from ncuflow.findings.waits import Tree
-from ncuflow.model import BreakdownRow, Kernel, LineRow, Rule, Stall
+from ncuflow.model import Kernel, LineRow
 from ncuflow.parsers.detail import Detail, SampledInstruction
-
-
-class VerdictShare(NamedTuple):
-    """A unit or a wait with its share of the time in per cent; counter: of a unit, what says so."""
-
-    name: str
-    label: str
-    pct: float
-    counter: str | None
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The project's judgement of one launch (``findings/limiter.py``); None where nothing is known.
-
-    words: as pages say it; kind: without figures; nature: memory-bound, …; room: per cent of the time that ends with
-    all waits, while the busiest unit does the same work.
-    """
-
-    words: str | None
-    kind: str | None
-    nature: str | None
-    limiter: str
-    units: tuple[VerdictShare, ...]
-    waits: tuple[VerdictShare, ...]
-    room: float | None
 
 
 class NextBlock(NamedTuple):
@@ -84,11 +61,11 @@ class Roofline:
 class LaunchView:
     """One profiled launch.
 
-    kernel: its row with metrics by registry key, stalls, breakdown and rules; advice: NVIDIA's rules.
+    kernel: its row with metrics by registry key, stalls, breakdown and rules; limiter: what limits it.
     """
 
     kernel: Kernel
-    verdict: Verdict
+    limiter: Limiter
     tree: Tree | None
     occupancy: Occupancy | None
     roofline: Roofline | None
@@ -98,16 +75,14 @@ class LaunchView:
         return self.kernel["kernel"]
 
     @property
-    def stalls(self) -> list[Stall]:
-        return self.kernel["stalls"]
+    def row(self) -> dict[str, Any]:
+        """The columns of a measurement row that say its verdict."""
+        return limiter.columns(self.limiter, self.kernel["metrics"].get("waves"))
 
     @property
-    def breakdown(self) -> list[BreakdownRow]:
-        return self.kernel["breakdown"]
-
-    @property
-    def rules(self) -> list[Rule]:
-        return self.kernel["rules"]
+    def words(self) -> str | None:
+        """The verdict as pages say it; None where nothing is known."""
+        return limiter.words(self.row)
 
 
 @dataclass(frozen=True)
@@ -235,7 +210,7 @@ class NvtxNode:
 
 @dataclass(frozen=True)
 class ReportView:
-    """A report of ncu. kernels: by name, the longest total first; explained: what ``ncuflow explain`` prints, and close:
+    """A report of ncu. kernels: by name, the longest total first; explained: as ``ncuflow explain`` has it, and close:
     all that the report holds, of the longest launch of the first of them, by its index."""
 
     file: str
@@ -244,7 +219,7 @@ class ReportView:
     version: str | None
     problems: list[str]
     kernels: list[KernelView]
-    explained: dict[int, str]
+    explained: dict[int, Explanation]
     close: dict[int, Close]
     nvtx: list[NvtxNode]
     lacks: list[Lack]

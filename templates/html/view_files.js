@@ -30,7 +30,7 @@ function facts({ file, version, devices, problems }, tool, note, found) {
 
 /** What a report lacks, said once. */
 export function lacking(report) {
-  const rows = report.lacks.map(({ what, option }) => [what, h("code", option)]);
+  const rows = report.lacks.map(([what, option]) => [what, h("code", option)]);
   const note = "Captured again with these options it has them; --set full has most.";
   const shown = table(["what", "brought by"], rows, `What ${report.file} lacks`);
   return rows.length > 0 && section("Not in this report", note, shown);

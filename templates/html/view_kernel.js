@@ -141,7 +141,7 @@ function roomOf({ room }) {
 }
 
 function unitsAndWaits(main, verdict) {
-  const row = ({ name, label, pct, counter }) => {
+  const row = ([name, label, pct, counter]) => {
     const title = [main.units[name] ?? "", counter].filter((text) => text !== null).join("\n");
     return { label, value: pct, title: title.trim() };
   };
@@ -164,7 +164,7 @@ function next(occupancy) {
   if (!occupancy) return null;
   const { blocks, resources, needs } = occupancy;
   const limits = `An SM holds ${count(blocks, "block")} at once, limited by ${resources.join(" and ")}.`;
-  const steps = needs.map(({ resource, now, most }) =>
+  const steps = needs.map(([resource, now, most]) =>
     resource === "registers"
       ? `For one more: at most ${most} registers per thread (now ${now}).`
       : `For one more: at most ${number(most)} B of shared memory per block (now ${number(now)} B).`,

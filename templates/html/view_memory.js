@@ -21,13 +21,14 @@ const NOTE = "What moved between the units, and per cent of the peak of that way
 export function memory(chart, tables) {
   const accesses = tables.map(ofAccesses);
   if (!chart) return tables.length ? section("Memory", null, accesses) : null;
-  const [moved, still] = [true, false].map((is) => chart.flows.filter(({ value }) => value > 0 === is));
+  const flows = chart.flows.map(([source, target, label, value, unit, pct]) => ({ source, target, label, value, unit, pct }));
+  const [moved, still] = [true, false].map((is) => flows.filter(({ value }) => value > 0 === is));
   const others = still.length > 0 && folded(`${still.length} ways without traffic`, h("p.note", still.map(said).join(", ")));
   return section("Memory", NOTE, framed(draw(chart, moved), "Memory chart"), others, accesses);
 }
 
 /** What each kind of access did at one level of memory. */
-function ofAccesses({ name, columns, rows }) {
+function ofAccesses([name, columns, rows]) {
   const cell = (value, unit) =>
     unit === "%" ? percent(value === null ? null : value / 100, 1) : unit ? quantity(value, unit) : number(value);
   const cells = rows.map(([label, values]) => [label, ...values.map((value, at) => cell(value, columns[at][1]))]);

@@ -108,13 +108,20 @@ def main(sides: Sequence[ShownSide]) -> Block:
             {k: v for k, v in asdict_plain(column).items() if v not in ("", (), None, False)}
             for column in COLUMNS
         ],
+        "software": SOFTWARE,
+        "usual": USUAL,
+        "compared": COMPARED,
+        **meanings(),
+    }
+
+
+def meanings() -> Block:
+    """What names of metrics, units, waits and stall reasons mean, and the groups of reasons."""
+    return {
         "metrics": {m.key: [m.label, m.unit, m.meaning] for m in METRICS.values()},
         "limiters": {name: limiter.label(name) for name in (*UNITS, *limiter.WAITS)},
         "stalls": {s.reason: s.meaning for s in STALL_REASONS.values()}
         | {waits.MBARRIER: waits.MBARRIER_MEANING},
-        "software": SOFTWARE,
-        "usual": USUAL,
-        "compared": COMPARED,
         "groups": {r: name for name, found in waits.GROUPS.items() for r in found},
     }
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ncuflow.findings import limiter, statistics, waits
+from ncuflow.explain.record import as_text
+from ncuflow.findings import limiter, statistics
+from ncuflow.findings.limiter import Share
 from ncuflow.format import short
-from ncuflow.pages.html.columns import KERNEL, Block, columns, kernel_columns
+from ncuflow.pages.html.columns import KERNEL, Block, columns, kernel_columns, meanings
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.ncu import FAILED
-from ncuflow.parsers.registry import METRICS
-from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.view.model import (
     Close,
     ComparedReports,
@@ -41,6 +41,7 @@ OPERATION = (
     "kind", "name", "start_ns", "duration_ns", "gap_before_ns", "stream", "device", "graph", "nvtx", "grid",
     "api_name", "api_start_ns", "api_duration_ns", "bytes",
 )  # fmt: skip
+INSTRUCTION = ("pc", "sass", "file", "line", "executed", "threads", "sectors", "wavefronts")
 # Of the launch that is shown first, beside the kernel in the list and in a comparison.
 LISTED = (
     "sm_throughput_pct", "memory_throughput_pct", "dram_throughput_pct", "l2_throughput_pct", "l1_throughput_pct",
@@ -56,12 +57,8 @@ def main(view: View) -> Block:
         "reports": [_report(report) for report in view.reports],
         "traces": [_trace(trace) for trace in view.traces],
         "comparisons": [_compared(one) for one in view.comparisons],
-        "metrics": {m.key: [m.label, m.unit, m.meaning] for m in METRICS.values()},
-        "limiters": {name: limiter.label(name) for name in (*UNITS, *limiter.WAITS)},
         "units": {name: unit.meaning for name, unit in UNITS.items()},
-        "stalls": {s.reason: s.meaning for s in STALL_REASONS.values()}
-        | {waits.MBARRIER: waits.MBARRIER_MEANING},
-        "groups": {r: name for name, found in waits.GROUPS.items() for r in found},
+        **meanings(),
     }
 
 
@@ -73,7 +70,7 @@ def _report(report: ReportView) -> Block:
         "devices": report.devices,
         "version": report.version,
         "problems": report.problems,
-        "lacks": [lack._asdict() for lack in report.lacks],
+        "lacks": report.lacks,
         "nvtx": [_node(node) for node in report.nvtx],
         "kernels": columns([_listed(report, kernel) for kernel in report.kernels], LIST)
         | {"label": labels(report.kernels)}
@@ -89,10 +86,10 @@ LIST = (
 
 def _listed(report: ReportView, kernel: KernelView) -> Block:
     """What the list says of one kernel."""
-    launch, verdict = kernel.shown, kernel.shown.verdict
+    launch = kernel.shown
     row, close = launch.kernel, report.close.get(launch.index)
     durations = [one.kernel["duration_ns"] for one in kernel.launches]
-    stalls = [s for s in launch.stalls if s["kind"] == "stall" and s["share"]]
+    stalls = [s for s in row["stalls"] if s["kind"] == "stall" and s["share"]]
     top = max(stalls, key=lambda s: s["share"] or 0, default=None)
     static, dynamic = row["smem_static_bytes"], row["smem_dynamic_bytes"]
     return {
@@ -102,11 +99,11 @@ def _listed(report: ReportView, kernel: KernelView) -> Block:
         "duration": kernel.duration and asdict(kernel.duration),
         "values": evenly(durations, MOST_VALUES) if len(durations) > 1 else [],
         "index": launch.index,
-        "words": verdict.words,
-        "kind": verdict.kind,
-        "nature": verdict.nature,
-        "limiter": verdict.limiter,
-        "room": verdict.room,
+        "words": launch.words,
+        "kind": limiter.kind(launch.row),
+        "nature": limiter.nature(launch.row),
+        "limiter": launch.limiter.name,
+        "room": launch.limiter.room,
         "grid": row["grid"],
         "block": row["block"],
         "smem": None if static is None or dynamic is None else static + dynamic,
@@ -202,11 +199,12 @@ def kernel(report: ReportView, at: int) -> Block:
     of = report.kernels[at]
     places = sorted({*evenly(range(len(of.launches)), MOST_LAUNCHES), of.longest})
     launches = [of.launches[place] for place in places]
-    close = report.close.get(of.shown.index)
+    index = of.shown.index
+    close, explained = report.close.get(index), report.explained.get(index)
     return {
         "first": places.index(of.longest),
         "all": len(of.launches),
-        "explained": report.explained.get(of.shown.index),
+        "explained": explained and as_text(explained),
         "launches": columns([one.kernel for one in launches], (*KERNEL, "nvtx", "device", "compute_capability"))
         | kernel_columns([one.kernel for one in launches])
         | columns([_judged(one) for one in launches], ("verdict", "occupancy", "roofline")),
@@ -215,35 +213,27 @@ def kernel(report: ReportView, at: int) -> Block:
 
 
 def _judged(launch: LaunchView) -> Block:
-    occupancy = launch.occupancy
+    found = launch.limiter
     return {
-        "verdict": asdict(launch.verdict)
-        | {
-            "units": [unit._asdict() for unit in launch.verdict.units],
-            "waits": [wait._asdict() for wait in launch.verdict.waits],
-        },
-        "occupancy": occupancy
-        and asdict(occupancy) | {"needs": [need._asdict() for need in occupancy.needs]},
-        "roofline": launch.roofline
-        and {
-            "flops": launch.roofline.flops,
-            "bytes": launch.roofline.bytes,
-            "compute": [list(roof) for roof in launch.roofline.compute],
-            "memory": [list(roof) for roof in launch.roofline.memory],
-        },
-    }
+        "verdict": {"words": launch.words, "room": found.room, "units": _shares(found.units), "waits": _shares(found.waits)},
+        "occupancy": launch.occupancy and asdict(launch.occupancy),
+        "roofline": launch.roofline and asdict(launch.roofline),
+    }  # fmt: skip
+
+
+def _shares(shares: Sequence[Share]) -> list[list[Any]]:
+    """[name, label, per cent, the counter that says so]."""
+    return [[one.name, limiter.label(one.name, one.counter), one.pct, one.counter] for one in shares]  # fmt: skip
 
 
 def _close(close: Close) -> Block:
     detail = close.detail
-    chart = close.memory
     return {
-        "memory": chart
-        and {"boxes": chart.boxes, "flows": [flow._asdict() for flow in chart.flows]},
-        "tables": [table._asdict() for table in close.tables],
+        "memory": close.memory and asdict(close.memory),
+        "tables": close.tables,
         "pipes": close.pipes,
         "opcodes": close.opcodes,
-        "spread": [list(one) for one in close.spread],
+        "spread": close.spread,
         "curves": {name: _steps(curve) for name, curve in detail.curves.items()},
         "series": [
             [name, unit, [(ns, float(f"{value:.{DIGITS}g}")) for ns, value in values]]
@@ -269,16 +259,9 @@ def code(report: ReportView, at: int) -> Block | None:
         samples[row["pc"]].append([row["reason"], row["samples"], row["samples_not_issued"]])
     ptx: dict[str, int] = {}
     return {
-        "pc": [one.pc for one in found.instructions],
-        "sass": [one.sass for one in found.instructions],
+        **{name: [getattr(one, name) for one in found.instructions] for name in INSTRUCTION},
         "ptx": [one.ptx and ptx.setdefault(one.ptx, len(ptx)) for one in found.instructions],
         "ptx_texts": list(ptx),
-        "file": [one.file for one in found.instructions],
-        "line": [one.line for one in found.instructions],
-        "executed": [one.executed for one in found.instructions],
-        "threads": [one.threads for one in found.instructions],
-        "sectors": [one.sectors for one in found.instructions],
-        "wavefronts": [one.wavefronts for one in found.instructions],
         "samples": [samples.get(one.pc, []) for one in found.instructions],
         "files": found.files,
         "sources": [found.sources.get(place) for place in range(len(found.files))],
