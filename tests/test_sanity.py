@@ -157,6 +157,17 @@ def test_a_struck_number_strikes_what_is_computed_from_it():
     assert not [one for one in found if "sol_memory_pct" in one.struck]
 
 
+def test_infinity_which_json_has_no_number_for_is_text():
+    point = entry("decode/B1", {}) | {"samples": {"cold_us": [5.0, float("inf")]}}
+    (found,) = sanity.check(results(point))
+    assert (found.cell, found.value, found.trace) == (
+        "time_cold_us",
+        "inf",
+        "decode/B1 time_cold_us",
+    )
+    assert "time_cold_us = inf µs is beyond 3.6e+09 µs [sample]" in str(found)
+
+
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ncuflow", "sanity", str(folder), *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

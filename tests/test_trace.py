@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 from conftest import some
 
-from ncuflow.findings.lineage import found, trace
+from ncuflow.findings.lineage import found, line, steps
 from ncuflow.io import BadInput
 
 EVIDENCE = (
@@ -19,6 +20,10 @@ EVIDENCE = (
     "gpus.yaml",
     "[point",
 )
+
+
+def trace(outputs: Path, point: str, column: str) -> list[str]:
+    return [*map(line, steps(outputs, point, column))]
 
 
 def cells(outputs):

@@ -67,11 +67,6 @@ class TraceSteps(answer.Answer):
     """the number first, what it is computed from under it, and what was read at the bottom"""
 
 
-def trace(outputs: Path, point: str, column: str) -> Iterator[str]:
-    """Lines of the trace. Raises BadInput for a point or a name that is not there."""
-    return map(line, steps(outputs, point, column))
-
-
 def line(step: TraceStep) -> str:
     """A step as it is printed."""
     return "  " * step.depth + step.said
