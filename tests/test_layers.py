@@ -130,10 +130,7 @@ TWINS = {
         {"record.WorkRecord", "target.contract.Work"}
     ): "read from a capture; what a target says",
     # to be one each
-    frozenset({"claims.record.Cited", "claims.audit.ClaimCited"}): "",
-    frozenset({"static.model.Prediction", "static.predict.PredictedPoint"}): "",
     frozenset({"trial.record.Relative", "trial.sequential.Interval"}): "",
-    frozenset({"view.model.MemoryTable", "view.memory_tables._Table"}): "",
 }
 
 

@@ -19,6 +19,7 @@ from ncuflow.claims.record import (
     NOT_TESTABLE,
     REFUTED,
     VERDICTS,
+    ClaimCited,
     Record,
     same_gpu,
 )
@@ -166,25 +167,6 @@ def summary(records: Sequence[Record], evidence: ClaimEvidence) -> dict[str, Any
         "summary": {verdict: counts[verdict] for verdict in VERDICTS} | {"total": len(records)},
         "noise": {name: found.get("noise") or {} for name, found in evidence.results.items()},
     }
-
-
-class ClaimCited(answer.AnswerPart):
-    """A value that a verdict rests on, and where it was read."""
-
-    name: str
-    """as the claim calls it"""
-    report: str | None
-    """the report or file of evidence"""
-    point: str | None
-    """id of the point; with ``name`` what `ncuflow trace` takes"""
-    kernel: str | None
-    """of a counter: its kernel"""
-    metric: str
-    """the counter or column"""
-    value: Any
-    """in the unit of that column; null where it is not known"""
-    formula: str | None
-    """what it is computed as"""
 
 
 class JudgedClaim(answer.AnswerPart):

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from ncuflow.answer import AnswerPart
 from ncuflow.claims.decision import Answer, Decided, Expected, expected
 from ncuflow.claims.model import Claim
 from ncuflow.expression import names
@@ -18,17 +19,23 @@ DIFFERS, NOT_TESTABLE = "differs by architecture", "not testable here"
 VERDICTS = (CONFIRMED, REFUTED, DIFFERS, NOT_TESTABLE)
 
 
-@dataclass(frozen=True)
-class Cited:
-    """A value of the evidence under the name that the claim uses, and where it was read."""
+class ClaimCited(AnswerPart):
+    """A value that a verdict rests on, and where it was read."""
 
     name: str
+    """as the claim calls it"""
     report: str | None
+    """the report or file of evidence"""
     point: str | None
+    """id of the point; with ``name`` what `ncuflow trace` takes"""
     kernel: str | None
+    """of a counter: its kernel"""
     metric: str
+    """the counter or column"""
     value: Any
+    """in the unit of that column; null where it is not known"""
     formula: str | None
+    """what it is computed as"""
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ def _difference(measured: Answer, wanted: Expected) -> dict[str, float | str | N
     return {"absolute": value - nearest, "relative": relative, "unit": wanted.unit}
 
 
-def _evidence(found: Decided) -> list[Cited]:
+def _evidence(found: Decided) -> list[ClaimCited]:
     """The measured value first, with its formula, then every input that it was computed from."""
     text = " ".join(found.decide.value.split())
     unknown = ValueOrigin(None, found.scope.point, None, "", None)
@@ -137,10 +144,12 @@ def _evidence(found: Decided) -> list[Cited]:
             at = found.scope.origin(name) or unknown
             value = found.scope[name]
             metric = at.metric or name
-            inputs.append(Cited(name, at.report, at.point, at.kernel, metric, value, at.formula))
+            inputs.append(ClaimCited(**vars(at) | {"metric": metric}, name=name, value=value))
     reports = list(dict.fromkeys(row.report for row in inputs if row.report))
     if found.decide.over == "source":
         reports = ["source_index.json"]
-    cited = ", ".join(reports) or None
-    what = "the claim's value"
-    return [Cited("value", cited, found.scope.point, None, what, found.measured, text), *inputs]
+    decides = ClaimCited(
+        name="value", report=", ".join(reports) or None, point=found.scope.point, kernel=None,
+        metric="the claim's value", value=found.measured, formula=text,
+    )  # fmt: skip
+    return [decides, *inputs]

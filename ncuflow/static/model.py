@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
+from ncuflow.answer import AnswerPart
 from ncuflow.model import Point
 from ncuflow.static.device import Device
 
@@ -89,16 +90,21 @@ class Residual(NamedTuple):
     off: float
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Microseconds; low and high: of the interval. Never a measurement."""
+class PredictedPoint(AnswerPart):
+    """A time that was predicted, never measured."""
 
     point: str
+    """its id"""
     us: float
+    """µs"""
     low: float
+    """lower end of its interval, µs"""
     high: float
+    """upper end, µs"""
     measured_us: float | None
+    """what was measured on that GPU, µs; null where it was not there"""
     bounded: bool
+    """whether bounds make up most of the prediction, and not latency"""
 
 
 def case(
@@ -192,13 +198,13 @@ class Model:
             if parts and c.measured_us
         ]
 
-    def left_out(self) -> list[Prediction]:
+    def left_out(self) -> list[PredictedPoint]:
         """Each measured point as the others predict it, with the interval of all such predictions."""
         return list(self._predictions(self.measured, self.residuals, 1.0, leave_out=True))
 
     def predict(
         self, wanted: Sequence[BoundedPoint], residuals: Sequence[Residual], wider: float = 1.0
-    ) -> list[Prediction]:
+    ) -> list[PredictedPoint]:
         """Times with intervals that cover COVERED of such residuals; points that it cannot predict are left out.
 
         wider: times the width of the intervals, as a log.
@@ -211,14 +217,16 @@ class Model:
         residuals: Sequence[Residual],
         wider: float,
         leave_out: bool = False,
-    ) -> Iterator[Prediction]:
+    ) -> Iterator[PredictedPoint]:
         factors = {kind: exp(wider * width_of(residuals, kind)) for kind in (True, False)}
         for c in wanted:
             parts = self._parts(c, c.point if leave_out else None)
             if parts:
                 us, bounded = sum(parts), parts[0] >= parts[1]
                 low = max(us / factors[bounded], min(c.least_us, us))
-                yield Prediction(c.point, us, low, us * factors[bounded], c.measured_us, bounded)
+                yield PredictedPoint(
+                    point=c.point, us=us, low=low, high=us * factors[bounded], measured_us=c.measured_us, bounded=bounded
+                )  # fmt: skip
 
 
 def width_of(residuals: Sequence[Residual], bounded: bool) -> float:

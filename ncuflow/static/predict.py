@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
 from math import exp
 from pathlib import Path
 from statistics import median
@@ -29,7 +28,7 @@ from ncuflow.static.model import (
     BoundedPoint,
     Model,
     PeakRates,
-    Prediction,
+    PredictedPoint,
     Residual,
     case,
     refused,
@@ -95,7 +94,7 @@ def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> dict[
         "across": across,
         "left_out": _errors(residuals, model.left_out()),
         "crossed": _errors(crossed, [p for p in found if p.measured_us]) if crossed else None,
-        "points": [asdict(prediction) for prediction in found],
+        "points": [prediction.model_dump() for prediction in found],
         "not_predicted": refusals
         | strange
         | {c.point: FEW for c in there if c.point not in {p.point for p in found}},
@@ -109,7 +108,7 @@ def _wider(here: Provenance, there: Provenance) -> float:
     return OTHER_GPU if here["gpu"] != there["gpu"] else 1.0
 
 
-def _errors(residuals: Sequence[Residual], points: Sequence[Prediction]) -> dict[str, Any]:
+def _errors(residuals: Sequence[Residual], points: Sequence[PredictedPoint]) -> dict[str, Any]:
     inside = [p.low <= (p.measured_us or 0) <= p.high for p in points]
     kinds = {"bounds": True, "latency": False}
     return {
@@ -122,25 +121,8 @@ def _errors(residuals: Sequence[Residual], points: Sequence[Prediction]) -> dict
             name: sum(r.bounded == kind for r in residuals) for name, kind in kinds.items()
         },
         "inside": sum(inside) / len(inside),
-        "points": [asdict(point) for point in points],
+        "points": [point.model_dump() for point in points],
     }
-
-
-class PredictedPoint(answer.AnswerPart):
-    """A time that was predicted, never measured."""
-
-    point: str
-    """its id"""
-    us: float
-    """µs"""
-    low: float
-    """lower end of its interval, µs"""
-    high: float
-    """upper end, µs"""
-    measured_us: float | None
-    """what was measured on that GPU, µs; null where it was not there"""
-    bounded: bool
-    """whether bounds make up most of the prediction, and not latency"""
 
 
 class PredictAnswer(answer.Answer):

@@ -55,7 +55,7 @@ class _Column(NamedTuple):
 
 
 class _Table(NamedTuple):
-    name: str
+    level: str
     columns: tuple[_Column, ...]
     rows: tuple[tuple[str, Own], ...]
 
@@ -143,7 +143,7 @@ def _table(table: _Table, counters: Counters) -> MemoryTable | None:
     if not kept:
         return None
     return MemoryTable(
-        table.name,
+        table.level,
         [(table.columns[at].label, table.columns[at].unit) for at in kept],
         [MemoryRow(row.label, tuple(row.values[at] for at in kept)) for row in rows],
     )
