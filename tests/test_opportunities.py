@@ -482,7 +482,7 @@ def test_the_report_tells_what_a_caller_chooses_from_what_is_fixed(finished: Any
     for title in ("soft cap", "NeoX", "Llama 3.1"):
         assert title in tables["The model fixes"] and title not in tables["A caller chooses"]
     assert "fa2 or fa3 (prefill)" in tables["A caller chooses"]
-    fixed = {c.key: c.given for target in known().values() for c in target.effects if c.given}
+    fixed = {c.key: c.given for target in known().values() for c in target.prices if c.given}
     assert fixed["decode_zipf"] == "traffic" and fixed["prefill_window"] == "model"
     page = (finished.outputs / "reports/prefill.md").read_text()
     (cap,) = [line for line in page.splitlines() if line.startswith("| `logits_soft_cap` |")]
@@ -497,7 +497,7 @@ def test_the_rows_of_continuous_batching_say_on_which_cores(finished: Any) -> No
 
 
 def of_choice(results: Results, key: str) -> list[Effect]:
-    choice = next(c for c in known()[results["target"]].effects if c.key == key)
+    choice = next(c for c in known()[results["target"]].prices if c.key == key)
     return effects(replace(choice, metrics=choice.metrics[:1]), results)
 
 
