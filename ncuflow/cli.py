@@ -46,11 +46,11 @@ GROUPS = {
         ),
         "trial-page": ("ncuflow.pages.html.trial", "the record of a trial in one HTML file"),
         "advise": (
-            "ncuflow.advice.verb",
+            "ncuflow.experiments.advise_verb",
             "which backend and settings are fastest, shape by shape",
         ),
         "search": (
-            "ncuflow.search.verb",
+            "ncuflow.experiments.search_verb",
             "the fastest tile, stages, threads, … of a kernel, and what the default costs",
         ),
         "bisect": (
@@ -98,8 +98,7 @@ RULES = {
     "lock": ("ncuflow.gpu.turns", "run a command with one GPU locked"),
     "build": ("ncuflow.runner.builds", "compile the JIT modules of a sweep"),
     "launch": ("ncuflow.runner.run", "check, time or trace the points of a batch"),
-    "trial-worker": ("ncuflow.trial.worker", "one side of a trial, told by lines what to do"),
-    "advise-worker": ("ncuflow.advice.worker", "the process of a race, told by lines what to do"),
+    "worker": ("ncuflow.race.worker", "a process of a race: it does what lines ask for"),
     "nsys": ("ncuflow.capture.nsys", "trace a batch under Nsight Systems"),
     "ncu": ("ncuflow.capture.ncu", "profile a batch under Nsight Compute"),
     "give-up": ("ncuflow.capture.loss", "what stands for a capture that failed for good"),

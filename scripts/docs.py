@@ -28,6 +28,7 @@ from ncuflow.bisection import screen as bisection_screen
 from ncuflow.bisection.record import Bisection
 from ncuflow.cli import USER, ended
 from ncuflow.evidence import location
+from ncuflow.experiments import record, text
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.format import micro, number, pct
 from ncuflow.io import clean, read_as, read_json, write_text
@@ -37,10 +38,8 @@ from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.registry import ANY, CHIPS, GROUPS, METRICS, Metric, Sources, counters
 from ncuflow.parsers.schema import row, schema
 from ncuflow.parsers.stalls import STALL_REASONS, StallReason
+from ncuflow.race import record as race_record
 from ncuflow.record import Strict
-from ncuflow.search import record as search_record
-from ncuflow.search import screen as search_screen
-from ncuflow.trial import record as trial_record
 from scripts import kept, nvperf, outcomes, speedups
 
 FOLDER = Path("docs")
@@ -176,21 +175,25 @@ def _reason(point: dict[str, Any]) -> str:
 
 def trial() -> str:
     """The models of a trial's record, field by field."""
-    return _models(trial_record)
+    return _models(record.Trials, race_record, record)
 
 
 def search() -> str:
     """The models of a search's record, field by field."""
-    return _models(search_record)
+    return _models(record.Search, record)
 
 
-def _models(record: ModuleType) -> str:
+def _models(root: type[Strict], *modules: ModuleType) -> str:
+    """The models of some modules that a record holds, the outermost first."""
+    held = {root.__name__, *root.model_json_schema().get("$defs", {})}
     models = [
         model
-        for model in vars(record).values()
+        for module in modules
+        for model in vars(module).values()
         if isinstance(model, type)
         and issubclass(model, Strict)
-        and model.__module__ == record.__name__
+        and model.__module__ == module.__name__
+        and model.__name__ in held
     ]
     return "\n".join(
         f"**{model.__name__}**: {(model.__doc__ or '').strip()}\n\n"
@@ -238,7 +241,7 @@ def bisections() -> str:
 
 def searches() -> str:
     """What searches that are kept found."""
-    return _screens("search", search_record.Search, search_screen.screen)
+    return _screens("search", record.Search, text.search_text)
 
 
 def _screens(kind: str, record: type[A], screen: Callable[[A], str]) -> str:

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from ncuflow.advice import cause, recorded, screen, thumb
-from ncuflow.advice.audit import Audit, Verdict
-from ncuflow.advice.record import Advice, AdvisedShape
 from ncuflow.evidence import location
+from ncuflow.experiments import heuristics, recorded, text
+from ncuflow.experiments.audit import Audit, Verdict
+from ncuflow.experiments.record import Advice, AdvisedShape
 from ncuflow.format import aligned, micro, with_unit
 from ncuflow.io import read_as
 
@@ -30,9 +30,9 @@ def keep(measured: Path, counters: Path | None, root: Path) -> Path:
     Of what holds the advice only the choices stay that it is about. Raises BadInput where there is no advice.
     """
     advice = read_as(measured / f"{ADVICE}.json", Advice, "an advice")
-    advice.rules = thumb.rules(advice.shapes, advice.metric)
+    advice.rules = heuristics.rules(advice.shapes, advice.metric)
     if counters is not None:
-        cause.explain(advice, counters)
+        recorded.explain_from(advice, counters)
     folder = root / location.gpu(advice.gpu or "unknown")
     _write(folder, ADVICE, advice.model_dump_json())
     for name in BESIDE:
@@ -85,15 +85,15 @@ def _told(folder: Path) -> Iterator[str]:
     yield aligned(head, [_row(shape) for shape in advice.shapes], left=2).rstrip()
     yield "```\n"
     yield f"- {_whole(advice)}"
-    for rule in thumb.rules(advice.shapes, advice.metric):
-        yield f"- {_capital(screen.ruled(rule))}."
+    for rule in heuristics.rules(advice.shapes, advice.metric):
+        yield f"- {_capital(text.ruled(rule))}."
     yield from (f"- {text}." for text in _causes(advice))
     yield from (f"- {line}" for line in _held(folder, advice))
 
 
 def _row(shape: AdvisedShape) -> tuple[str, ...]:
     outcome = shape.outcome if len(shape.best) < 2 else f"{shape.outcome} of {len(shape.best)}"
-    return shape.shape, screen.taken(shape), screen.longer(shape), outcome
+    return shape.shape, text.taken(shape), text.longer(shape), outcome
 
 
 def _whole(advice: Advice) -> str:
@@ -171,7 +171,7 @@ def _audited(audit: Audit) -> str:
     for one in worst:
         assert one.cost is not None
         said += (
-            f" `{one.point}`: tactic {one.tactic} takes {micro(one.time_us)}, {screen.between(one.cost)} against tactic "
+            f" `{one.point}`: tactic {one.tactic} takes {micro(one.time_us)}, {text.between(one.cost)} against tactic "
             f"{one.best[0]} of {one.tactics}."
         )
     return said

@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ncuflow.experiments import text
+from ncuflow.experiments.record import KernelTrial, Trial, read
 from ncuflow.findings.kernelname import canonical
 from ncuflow.format import change as relative
 from ncuflow.format import slug
@@ -24,8 +26,6 @@ from ncuflow.static.device import device
 from ncuflow.sweep.points import Planned, points
 from ncuflow.target.contract import load
 from ncuflow.target.rules import TYPES, Host
-from ncuflow.trial import screen
-from ncuflow.trial.record import KernelTrial, Trial, read
 
 TEMPLATES = Path(__file__).with_name("pages")
 KERNELS = 3  # whose code differs, that a page has
@@ -144,18 +144,18 @@ def page(example: Example, trial: Trial) -> str:
         "outcome": trial.outcome,
         "reason": trial.reason if trial.points == [] else None,
         "facts": [trial.gpu or "not run on a GPU", f"FlashInfer {trial.flashinfer}", trial.date],
-        "head": [*screen.HEAD[:-1], "verdict"],
-        "rows": [screen.row(point) for point in timed],
+        "head": [*text.HEAD[:-1], "verdict"],
+        "rows": [text.row(point) for point in timed],
         "effect": trial.effect,
         "alpha": trial.alpha,
-        "why": [list(screen.reasons(point)) for point in timed if point.causes],
-        "kernels": [(k.name, list(screen.differences(k))) for k in kernels[:KERNELS]],
+        "why": [list(text.reasons(point)) for point in timed if point.causes],
+        "kernels": [(k.name, list(text.differences(k))) for k in kernels[:KERNELS]],
         "more": max(0, len(kernels) - KERNELS),
         "launched": launched,
         "rest": sum(len(module.kernels) for module in trial.modules) - len(kernels),
         "right": sum(case.status == "ok" for case in cases.values()),
         "inputs": len(cases),
-        "bad": [screen.case_lines(case) for case in cases.values() if case.status != "ok"],
+        "bad": [text.case_lines(case) for case in cases.values() if case.status != "ok"],
         "command": example.command,
     }
     return single_spaced(environment(TEMPLATES).get_template("trial-outcome.md.j2").render(given))

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from ncuflow.experiments import text
+from ncuflow.experiments.record import PointTrial, Trial
 from ncuflow.format import change as relative
 from ncuflow.pages.markdown.rendering import environment
 from ncuflow.pages.markdown.text import single_spaced
-from ncuflow.trial import screen
-from ncuflow.trial.record import PointTrial, Trial
 from scripts import outcomes
 from scripts.outcomes import Example
 
@@ -38,7 +38,7 @@ class Speedup:
         for gpu, trial in self.trials.items():
             for point in _timed(trial):
                 if (point.point in self.holds) == helps:
-                    yield [gpu, *screen.row(point)]
+                    yield [gpu, *text.row(point)]
 
     @property
     def by_gpu(self) -> dict[str, str]:
@@ -83,7 +83,7 @@ def page(found: Speedup) -> str:
         "name": example.name,
         "what": Markup(_prose(folder / "README.md")),
         "patch": (folder / "change.patch").read_text(encoding="utf-8").rstrip(),
-        "head": ["GPU", *screen.HEAD[:-1], "verdict"],
+        "head": ["GPU", *text.HEAD[:-1], "verdict"],
         "helps": list(found.rows(True)),
         "others": list(found.rows(False)),
         "untried": _untried(found),
@@ -91,7 +91,7 @@ def page(found: Speedup) -> str:
         "alpha": trials[0].alpha,
         "machines": [(t.gpu, t.driver, t.flashinfer, t.date) for t in trials],
         "why": [
-            list(screen.reasons(p)) for t in trials for p in _timed(t) if p.causes and p.point in found.holds
+            list(text.reasons(p)) for t in trials for p in _timed(t) if p.causes and p.point in found.holds
         ],
         "right": [(t.gpu, *_right(t)) for t in trials],
         "command": example.tried_at([*example.blocks, *example.elsewhere]),

@@ -93,6 +93,12 @@ FLOORS = (
         ),
     ),
     (
+        Room(
+            "race",
+            "a race",
+            "variants in turns: workers, rounds, halving, the sequential test, the A/A control, what is left of the time",
+            "what a variant is",
+        ),
         Room("capture", "a capture", "ncu, nsys, the preflight", "verdicts"),
         Room(
             "claims",
@@ -116,16 +122,16 @@ FLOORS = (
     ),
     (
         Room(
+            "experiments",
+            "an experiment",
+            "a change tried beside its base, the choices of a shape advised, tunables searched; a tuner's choices audited",
+            "formats of tools",
+        ),
+        Room(
             "static",
             "static evidence",
             "compiled kernels, occupancy → results of a GPU that was not there",
             "times",
-        ),
-        Room(
-            "trial",
-            "a trial",
-            "a change of FlashInfer, base and change in turns → right or wrong, faster or slower, and why",
-            "pages",
         ),
         Room(
             "view",
@@ -135,12 +141,6 @@ FLOORS = (
         ),
     ),
     (
-        Room(
-            "advice",
-            "an advice",
-            "the choices of a shape, raced in turns → which to take; a tuner's choices, audited",
-            "formats of tools",
-        ),
         Room(
             "bisection",
             "a bisection",
@@ -171,12 +171,6 @@ FLOORS = (
         ),
         Room(
             "pages.compare", "a page of a comparison", "changes → Markdown and figures", "verdicts"
-        ),
-        Room(
-            "search",
-            "a search",
-            "values of a kernel's knobs, by successive halving → the fastest of each shape, and the price of the default",
-            "pages",
         ),
         Room(
             "export",

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from conftest import some
 
-from ncuflow.advice import apply, options, recorded
-from ncuflow.advice.record import Advice, AdvisedChoice, AdvisedShape
+from ncuflow.experiments import choices, page, recorded
+from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape
 from ncuflow.io import BadInput, CommandError
+from ncuflow.race.record import Relative
 from ncuflow.sweep.points import points
 from ncuflow.target.contract import load
-from ncuflow.trial.record import Relative
 
 DECODE = load("decode")
 
@@ -26,12 +26,12 @@ DECODE = load("decode")
 def shape(batch: int, kv_len: int, **take: Any) -> AdvisedShape:
     """A shape at which decode's choice of these settings is advised."""
     (point,) = points(DECODE, [{"batch": batch, "kv_len": kv_len, "kv_heads": 8}])
-    (default,) = options.shapes(DECODE, [point])
+    (default,) = choices.shapes(DECODE, [point])
     chosen = {**default.params, **take}
     found = [
         AdvisedChoice(
             point=DECODE.point_id(params),
-            settings=options.settings(DECODE, params),
+            settings=choices.settings(DECODE, params),
             asked=DECODE.asked(params),
             departs=len(take) if params is chosen else 0,
             fate="best" if params is chosen else "slower",
@@ -57,7 +57,7 @@ def advice() -> Advice:
 @pytest.fixture
 def module(advice: Advice, tmp_path: Path) -> ModuleType:
     path = tmp_path / "advised.py"
-    path.write_text(apply.module(advice, {"decode": DECODE}), encoding="utf-8")
+    path.write_text(page.python_module(advice, {"decode": DECODE}), encoding="utf-8")
     spec = importlib.util.spec_from_file_location("advised", path)
     assert spec is not None and spec.loader is not None
     found = importlib.util.module_from_spec(spec)
@@ -110,7 +110,7 @@ HOSTILE = '"""\n__import__("os").system("id")\n\'\'\'\\\u2028 {gpu} %s \ud800' +
 
 
 def test_what_a_record_says_is_a_literal_of_the_module_and_never_code(advice: Advice) -> None:
-    tame = apply.module(advice, {"decode": DECODE})
+    tame = page.python_module(advice, {"decode": DECODE})
     for one in advice.shapes:
         chosen = one.choice(one.advised)
         assert chosen is not None
@@ -118,7 +118,7 @@ def test_what_a_record_says_is_a_literal_of_the_module_and_never_code(advice: Ad
         one.shape, one.regret = HOSTILE, None
         one.params = dict.fromkeys(one.params, HOSTILE)
     said = {"gpu": HOSTILE, "date": HOSTILE, "recording": HOSTILE, "versions": {HOSTILE: HOSTILE}}
-    hostile = apply.module(advice.model_copy(update=said), {"decode": DECODE})
+    hostile = page.python_module(advice.model_copy(update=said), {"decode": DECODE})
     for statement, same in some(zip(ast.parse(hostile).body, ast.parse(tame).body, strict=True)):
         if isinstance(same, ast.Assign) and ast.unparse(same.targets[0]) != "_told":
             assert isinstance(statement, ast.Assign)
@@ -149,4 +149,4 @@ def test_a_record_whose_names_are_no_names_is_refused(
 def test_a_shape_without_its_parameters_is_one_line(advice: Advice) -> None:
     advice.shapes[0].params = {}
     with pytest.raises(CommandError, match="lacks its choice, or a parameter"):
-        apply.module(advice, {"decode": DECODE})
+        page.python_module(advice, {"decode": DECODE})

@@ -14,9 +14,9 @@ import fake_gpus
 import pytest
 from conftest import copy_project, some
 
-from ncuflow.advice import stores
-from ncuflow.advice.audit import Audit
-from ncuflow.advice.record import Advice
+from ncuflow.experiments import audit
+from ncuflow.experiments.audit import Audit
+from ncuflow.experiments.record import Advice
 from ncuflow.io import BadInput
 
 FAKE = Path(__file__).parent / "fake_flashinfer"
@@ -318,7 +318,7 @@ def test_two_stores_are_compared_without_a_gpu(tmp_path: Path) -> None:
     first = store(tmp_path / "a", x=(key(1), 0), y=(key(2), [1, 2]), z=(key(3), 0))
     other = {"_metadata": {"gpu": "b"}, key(1): ["Runner", 0], key(2): ["Runner", [1, 3]]}
     (tmp_path / "b.json").write_text(json.dumps(other))
-    found = stores.compare(stores.read(first), stores.read(tmp_path / "b.json"))
+    found = audit.compare_stores(audit.read_store(first), audit.read_store(tmp_path / "b.json"))
     assert (found.same, found.only_first, found.only_second) == (1, [key(3)], [])
     assert [(one.first, one.second) for one in found.different] == [
         ("Runner [1, 2]", "Runner [1, 3]")
@@ -331,7 +331,7 @@ def test_what_is_no_store_is_refused_in_one_line(tmp_path: Path, text: str) -> N
     path = tmp_path / "store.json"
     path.write_text(text)
     with pytest.raises(BadInput):
-        stores.read(path)
+        audit.read_store(path)
 
 
 def test_the_page_has_a_map_and_every_choice(

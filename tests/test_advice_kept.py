@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, some
 
-from ncuflow.advice import recorded
-from ncuflow.advice.record import Advice
 from ncuflow.cli import dispatch
+from ncuflow.experiments import recorded
+from ncuflow.experiments.record import Advice
 from ncuflow.io import BadInput
 from ncuflow.target.contract import load
 from scripts import kept

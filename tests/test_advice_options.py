@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from conftest import some
 
-from ncuflow.advice import options
-from ncuflow.advice.inputs import Drawn, sharing
+from ncuflow.experiments import choices
+from ncuflow.race.hooks import Drawn, sharing
 from ncuflow.sweep.points import Planned, points
 from ncuflow.target.contract import known, load
 from ncuflow.target.launch import Inputs
@@ -17,21 +17,21 @@ FREE = [name for name, target in known().items() if target.free(target.parameter
 
 def shape(name: str, **block: object) -> Planned:
     target = load(name)
-    (found,) = options.shapes(target, points(target, [block]))
+    (found,) = choices.shapes(target, points(target, [block]))
     return found
 
 
 def told(name: str, **block: object) -> dict[str, str | None]:
     """Why each choice of a shape cannot run on an H100, None where it can, by how it departs from the default."""
     target, own = load(name), shape(name, **block)
-    found = options.choices(target, own)
-    return {options.spelled(target, own, one): target.skip(one.params, H100) for one in found}
+    found = choices.choices(target, own)
+    return {choices.spelled(target, own, one): target.skip(one.params, H100) for one in found}
 
 
 def test_points_that_differ_in_what_is_free_are_one_shape() -> None:
     decode = load("decode")
     blocks = [{"cores": ["cuda", "tensor"]}, {"cores": "tensor", "backend": "fa3"}, {"batch": 1}]
-    found = options.shapes(decode, points(decode, blocks))
+    found = choices.shapes(decode, points(decode, blocks))
     assert [one.params["batch"] for one in found] == [32, 1]
     assert {one.params["backend"] for one in found} == {"auto"}
 
@@ -57,18 +57,18 @@ def test_prefill_is_held_against_what_flashinfer_chooses() -> None:
 
 def test_a_further_parameter_is_free_where_it_is_asked_for() -> None:
     target, also = load("decode"), {"page_size": [1, 32]}
-    own = options.shapes(target, points(target, [{"page_size": [16, 1]}]), also)
+    own = choices.shapes(target, points(target, [{"page_size": [16, 1]}]), also)
     assert len(own) == 1
-    found = options.choices(target, own[0], also)
+    found = choices.choices(target, own[0], also)
     assert {one.params["page_size"] for one in found} == {16, 1, 32}
     with pytest.raises(ValueError, match="cannot be 0"):
-        options.known_to([target], {"page_size": [0]})
+        choices.known_to([target], {"page_size": [0]})
 
 
 @pytest.mark.parametrize("name", FREE)
 def test_flashinfer_is_asked_for_each_choice_by_arguments_of_its_own(name: str) -> None:
     target, own = load(name), shape(name)
-    runnable = [one for one in options.choices(target, own) if not target.skip(one.params, H100)]
+    runnable = [one for one in choices.choices(target, own) if not target.skip(one.params, H100)]
     asked: dict[str, str] = {}
     for one in some(runnable):
         # A replay of a graph is another wrapper, and takes the same arguments.
@@ -120,9 +120,9 @@ def test_choices_are_one_call_where_plan_says_that_it_chose_the_same() -> None:
     }
     info = {name: {"backend": "fa2", "split_kv": True} for name in ("auto", "fa2", "cuda")}
     info["fa3"] = {"backend": "fa3"}
-    assert options.same_calls(chosen, info) == {"fa2": ("auto", {"backend": "fa2"})}
+    assert choices.same_calls(chosen, info) == {"fa2": ("auto", {"backend": "fa2"})}
     split = {**info, "fa2": {"backend": "fa2", "split_kv": False}}
-    assert options.same_calls(chosen, split) == {}
-    assert options.same_calls(chosen, {}) == {}
+    assert choices.same_calls(chosen, split) == {}
+    assert choices.same_calls(chosen, {}) == {}
     # A choice beside itself, as a race is tried with: both are timed.
-    assert options.same_calls({"a": chosen["fa2"], "b": chosen["fa2"]}, {}) == {}
+    assert choices.same_calls({"a": chosen["fa2"], "b": chosen["fa2"]}, {}) == {}

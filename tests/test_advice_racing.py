@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from conftest import some
 
-from ncuflow.advice import racing
-from ncuflow.advice.racing import AGAIN, Race, advised
-from ncuflow.trial.sequential import ALPHA, LOOKS
+from ncuflow.race import rounds
+from ncuflow.race.rounds import AA, Race, advised
+from ncuflow.race.sequential import ALPHA, LOOKS
 from scripts.kept import same_winners
 
 RUNS = 100
@@ -33,7 +33,7 @@ def raced(
         slow = (1 + drift) ** race.rounds
         race.add(
             {
-                name: true[name.removesuffix(AGAIN)] * off[name] * slow * np.exp(random.normal(0, spread))
+                name: true[name.removesuffix(AA)] * off[name] * slow * np.exp(random.normal(0, spread))
                 for name in race.order()
             }
         )  # fmt: skip
@@ -96,13 +96,13 @@ def test_two_runs_agree_and_regret_little_against_all_times_to_the_end() -> None
         regrets.append(true[taken] / min(true.values()) - 1)
     same, decided = same_winners(pairs)
     assert decided > 40 and same >= 0.95 * decided
-    assert median(regrets) == 0 and max(regrets) <= racing.EFFECT
+    assert median(regrets) == 0 and max(regrets) <= rounds.EFFECT
 
 
 def test_of_a_tie_the_default_is_taken_and_else_what_departs_from_it_least() -> None:
     race = Race(["default", "near", "far"], "default")
     for _ in range(LOOKS[0]):
-        race.add({"default": 101.0, f"default{AGAIN}": 101.0, "near": 100.5, "far": 100.0})
+        race.add({"default": 101.0, f"default{AA}": 101.0, "near": 100.5, "far": 100.0})
     departures = {"default": 0, "near": 1, "far": 2}
     assert advised(race, departures) == "default"
     race.fail("default")
@@ -121,5 +121,5 @@ def test_a_turn_comes_back_the_way_it_went() -> None:
 def test_a_choice_that_fails_is_out_of_the_race() -> None:
     race = Race(["a", "b"], "a")
     race.fail("a")
-    assert race.running == [f"a{AGAIN}", "b"] or race.running == ["b", f"a{AGAIN}"]
+    assert race.running == [f"a{AA}", "b"] or race.running == ["b", f"a{AA}"]
     assert race.contenders == ["b"] and race.noise() == race.effect / 2

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, some
 
-from ncuflow.advice import cause, page, recorded, screen, thumb
-from ncuflow.advice.record import Advice, AdvisedShape
 from ncuflow.cli import dispatch
+from ncuflow.experiments import heuristics, page, recorded, text
+from ncuflow.experiments.record import Advice, AdvisedShape
 from ncuflow.io import BadInput
 
 DECODE = ROOT / "recordings/h200/0.7.2/decode"
@@ -39,7 +39,7 @@ def test_fa3_in_decode_is_slower_and_counters_say_why(advice: Advice) -> None:
             fa2.fate == "same"
             and fa2.reason == f"the call of {auto.point}: backend=auto is fa2 here"
         )
-        assert "backend auto = fa2" in screen.screen(advice)
+        assert "backend auto = fa2" in text.advice_text(advice)
         (why,) = one.cause
         assert why.startswith(f"{slow.point} takes ") and f"times as long as {auto.point}: " in why
         assert "it is PrefillWithKVCacheKernel on a grid of 132,1,1, latency-bound" in why
@@ -58,7 +58,7 @@ def measured_here(advice: Advice) -> Advice:
 def test_reports_alone_tell_the_same_causes_as_results_do(
     advice: Advice, measured_here: Advice
 ) -> None:
-    cause.explain(measured_here, DECODE / "decode/b18a3f74b")
+    recorded.explain_from(measured_here, DECODE / "decode/b18a3f74b")
     told = {one.shape: one.cause for one in measured_here.shapes}
     for one in some(s for s in advice.shapes if any("PrefillWithKVCache" in t for t in s.cause)):
         # a report has not the work that was asked for, nor times of the same digits
@@ -75,10 +75,10 @@ def test_a_part_that_went_the_other_way_is_no_cause(advice: Advice) -> None:
 
 def test_what_holds_no_counters_of_points_is_refused(advice: Advice, tmp_path: Path) -> None:
     with pytest.raises(BadInput):
-        cause.explain(advice, tmp_path)
+        recorded.explain_from(advice, tmp_path)
     (tmp_path / "x.ncu-rep").write_text("no report")
     with pytest.raises(BadInput):
-        cause.explain(advice, tmp_path)
+        recorded.explain_from(advice, tmp_path)
 
 
 def test_the_default_loses_where_a_kv_head_has_four_query_heads(advice: Advice) -> None:
@@ -95,14 +95,14 @@ def test_a_default_that_was_not_recorded_is_a_choice_that_was_not_timed(advice: 
     assert one.choices[0].point == one.shape and one.choices[0].fate == "skipped"
     assert [choice.departs for choice in one.choices] == [0, 1, 2, 2]
     (row,) = (
-        line for line in screen.screen(advice).splitlines() if line.startswith(f"{one.shape} ")
+        line for line in text.advice_text(advice).splitlines() if line.startswith(f"{one.shape} ")
     )
     assert "not timed" in row and "3 of 4" in row
 
 
 def test_a_default_that_was_timed_is_never_called_not_timed(advice: Advice) -> None:
     one = shape(advice, "B128_L2048_H32_K8_D128_P16_f16_cc").model_copy(update={"regret": None})
-    assert screen.longer(one) == "+28.3 %, no interval"
+    assert text.longer(one) == "+28.3 %, no interval"
 
 
 def test_a_shape_with_one_choice_has_no_advice(advice: Advice) -> None:
@@ -134,7 +134,9 @@ def test_a_rule_holds_at_every_shape_or_names_those_at_which_it_does_not(advice:
     assert len(slow.holds) == 4 and not slow.fails
     one = advice.shapes[-1].model_copy(deep=True)
     one.best = [c.point for c in one.choices if c.settings["backend"] == "fa3"]
-    found = {rule.rule: rule for rule in thumb.rules([*advice.shapes[:-1], one], advice.metric)}
+    found = {
+        rule.rule: rule for rule in heuristics.rules([*advice.shapes[:-1], one], advice.metric)
+    }
     assert "decode: with cores=tensor, backend=fa3 is slower than another choice" not in found
     # fa2 is nowhere advised in place of the default, which is the same call.
     assert "decode: with cores=tensor, backend=fa2 is among the fastest" not in found
@@ -149,12 +151,12 @@ def test_a_rule_is_about_shapes_that_tell_and_says_under_which_setting(advice: A
         other = one.choices[0].model_copy(update={"point": "elsewhere", "settings": {}})
         one.choices.append(other)
         one.best = ["elsewhere"]
-    lost = {rule.rule: rule for rule in thumb.rules(shapes, advice.metric)}
+    lost = {rule.rule: rule for rule in heuristics.rules(shapes, advice.metric)}
     assert len(lost[held].holds) == 4 and fast not in lost
     for one in shapes:
         for choice in one.choices:
             choice.behind = None
-    assert held not in {rule.rule for rule in thumb.rules(shapes, advice.metric)}
+    assert held not in {rule.rule for rule in heuristics.rules(shapes, advice.metric)}
 
 
 def test_of_what_saves_the_host_time_a_time_of_the_gpu_makes_no_rule() -> None:
@@ -165,11 +167,11 @@ def test_of_what_saves_the_host_time_a_time_of_the_gpu_makes_no_rule() -> None:
     assert "decode: cores=tensor is among the fastest" in rules
     assert not any("launch=" in rule for rule in rules)
     # By a time that has the host's, and of what no target prices so, it tells.
-    by_step = {rule.rule for rule in thumb.rules(found.shapes, "step_us")}
+    by_step = {rule.rule for rule in heuristics.rules(found.shapes, "step_us")}
     assert by_step - rules == {"decode: launch=eager is among the fastest"}
     for one in found.shapes:
         one.target = "prefill"
-    assert any("launch=eager" in rule.rule for rule in thumb.rules(found.shapes, found.metric))
+    assert any("launch=eager" in rule.rule for rule in heuristics.rules(found.shapes, found.metric))
 
 
 def test_the_page_shows_ties_in_grey(advice: Advice) -> None:

@@ -15,8 +15,9 @@ import pytest
 from conftest import ROOT, some
 
 from ncuflow.cli import SILENT, USER, dispatch
+from ncuflow.experiments.record import ChangeRecord, Trial
 from ncuflow.findings import lineage, locate
-from ncuflow.trial.record import ChangeRecord, Relative, Trial, TrialTiming
+from ncuflow.race.record import Relative, TrialTiming
 from scripts import docs
 
 RECORDING = ROOT / "recordings/h200/0.7.2/default"

@@ -14,11 +14,11 @@ from ncuflow.flow import evidence
 from ncuflow.flow.settings import of as settings_of
 from ncuflow.gpu.table import capability_of
 from ncuflow.io import read_yaml, resource
+from ncuflow.race import sides
 from ncuflow.sweep import points as sweep
 from ncuflow.target import backend
 from ncuflow.target.backend import Backend, Declaration
 from ncuflow.target.contract import known, load
-from ncuflow.trial import sides
 
 HOPPER, BLACKWELL = "fa3 needs compute capability 9.0, this GPU has ", "10.x, this GPU has "
 SOURCE = """

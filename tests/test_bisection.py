@@ -22,10 +22,10 @@ from ncuflow.bisection.search import HeldAgainst
 from ncuflow.bisection.sources import CannotError, Commits, Placed, Values, Wheels
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput, CommandError, UsageError
+from ncuflow.race.record import Relative
+from ncuflow.race.sides import LostError, SideError
 from ncuflow.sweep.points import points
 from ncuflow.target.contract import load
-from ncuflow.trial.record import Relative
-from ncuflow.trial.sides import LostError, SideError
 
 NAMES = [f"v{n}" for n in range(10)]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.cupti import compare, counting, outcome
-from ncuflow.trial.counters import FIRST
+from ncuflow.experiments.why import FIRST
 from tests.conftest import some
 
 POINT = "rmsnorm/a"

@@ -20,6 +20,8 @@ from ncuflow.capture.machine import tool
 from ncuflow.findings.ceilings import datasheet
 from ncuflow.gpu import nvml
 from ncuflow.parsers import nsys
+from ncuflow.race import measure
+from ncuflow.race.worker import Worker
 from ncuflow.runner import builds, ceilings, faults, timing
 from ncuflow.runner.check import check, check_aside
 from ncuflow.runner.driver import Driver
@@ -28,8 +30,6 @@ from ncuflow.runner.run import run_points
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import known, load
 from ncuflow.target.launch import Launch
-from ncuflow.trial import course
-from ncuflow.trial.worker import Worker
 
 ROOT = Path(__file__).parents[1]
 # Of the targets of the default sweep what they cover without another build; of any other target its own small point.
@@ -159,7 +159,7 @@ def test_edges_and_extreme_inputs_agree_with_the_reference(
     target = load(name)
     worker = Worker(target, lambda: device)
     found = {}
-    for case in [case for point in points for case in course.cases(target, point)]:
+    for case in [case for point in points for case in measure.cases(target, point)]:
         checked = worker.answer({"do": "check", "point": case.as_dict()})
         aside = {}
         if checked.get("status") == "ok":

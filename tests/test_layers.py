@@ -129,8 +129,9 @@ TWINS = {
     frozenset(
         {"record.WorkRecord", "target.contract.Work"}
     ): "read from a capture; what a target says",
-    # to be one each
-    frozenset({"trial.record.Relative", "trial.sequential.Interval"}): "",
+    frozenset(
+        {"race.record.Relative", "race.sequential.Interval"}
+    ): "read from a record; what the tests of a race compute, thousands of times",
 }
 
 

@@ -12,7 +12,7 @@ from test_trial_command import HEADER, Machine, made_machine
 from test_trial_command import pytestmark as pytestmark
 
 from ncuflow.cli import dispatch
-from ncuflow.search.record import Search
+from ncuflow.experiments.record import Search
 
 SCHEMA = ROOT / "ncuflow/schemas/search.json"
 

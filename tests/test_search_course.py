@@ -8,16 +8,23 @@ import pytest
 from conftest import some
 from test_trial_course import Local
 
-from ncuflow.search.candidates import Candidate
-from ncuflow.search.course import FRESH, Contender, SearchField, checked, price, searched
-from ncuflow.search.halving import RUNGS
-from ncuflow.search.pace import Pace, expected
-from ncuflow.search.record import SearchedShape
-from ncuflow.search.verb import status
+from ncuflow.experiments.choices import Candidate
+from ncuflow.experiments.record import SearchedShape
+from ncuflow.experiments.search import (
+    FRESH,
+    Contender,
+    SearchField,
+    check_variants,
+    price,
+    searched,
+)
+from ncuflow.experiments.search_verb import status
+from ncuflow.race.eta import Pace, expected
+from ncuflow.race.measure import BaseError
+from ncuflow.race.record import Relative, TrialTiming
+from ncuflow.race.rounds import RUNGS
+from ncuflow.race.worker import SEEDS
 from ncuflow.sweep.points import Planned
-from ncuflow.trial.course import BaseError
-from ncuflow.trial.record import Relative, TrialTiming
-from ncuflow.trial.worker import SEEDS
 
 SHAPE = Planned("fake/p1", "fake", {"n": 1})
 
@@ -45,7 +52,7 @@ class Searching:
 
     def run(self, budget_s: float | None = None) -> SearchedShape:
         pace = Pace(self.said.append, 2.0, [len(self.contenders)], self.clock)
-        checked(self.on, pace)
+        check_variants(self.on, pace)
         found = searched(self.on, SHAPE, 1, budget_s, pace)
         pace.ended(1)
         return found
@@ -125,7 +132,7 @@ def test_a_wrong_candidate_is_timed_nowhere() -> None:
 def test_the_base_is_asked_once_about_a_point_at_which_candidates_are_wrong() -> None:
     search = Searching(80.0, 90.0, p10=2.5)
     pace = Pace(search.said.append, 2.0, [2], search.clock)
-    checked(search.on, pace)
+    check_variants(search.on, pace)
     assert [one.fate for one in search.contenders] == ["wrong", "wrong"]
     assert search.asked("base", "check fake/p10") == 1
 

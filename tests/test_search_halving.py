@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from conftest import some
 
-from ncuflow.advice.racing import AGAIN
-from ncuflow.search.course import DEFAULT
-from ncuflow.search.halving import RUNGS, Halving
-from ncuflow.trial.sequential import ALPHA, LOOKS, Verdict, look
+from ncuflow.experiments.search import DEFAULT
+from ncuflow.race.rounds import AA, RUNGS, Halving
+from ncuflow.race.sequential import ALPHA, LOOKS, Verdict, look
 
 RUNS = 100
 EFFECT = 0.02
@@ -28,7 +27,7 @@ def halved(
         slow = (1 + drift) ** race.rounds
         race.add(
             {
-                name: true[name.removesuffix(AGAIN)] * slow * np.exp(random.normal(0, spread))
+                name: true[name.removesuffix(AA)] * slow * np.exp(random.normal(0, spread))
                 for name in race.order()
             }
         )
@@ -101,14 +100,14 @@ def test_candidates_that_are_not_told_apart_get_twice_the_rounds() -> None:
 
 def test_the_default_and_its_twin_stay_to_the_end_and_are_no_candidates() -> None:
     race = halved(np.random.default_rng(0), {DEFAULT: 200.0, "a": 100.0, "b": 101.0}, 0.01)
-    assert len(race.times[DEFAULT]) == len(race.times[DEFAULT + AGAIN]) == race.rounds
+    assert len(race.times[DEFAULT]) == len(race.times[DEFAULT + AA]) == race.rounds
     assert set(race.candidates) == {"a", "b"} and DEFAULT not in race.left
 
 
 def test_of_candidates_that_are_the_same_the_one_that_departs_least_comes_first() -> None:
     race = Halving([DEFAULT, "far", "near", "slow"], DEFAULT)
     for _ in range(RUNGS[0]):
-        race.add({DEFAULT: 100.0, DEFAULT + AGAIN: 100.0, "far": 90.0, "near": 90.5, "slow": 99.0})
+        race.add({DEFAULT: 100.0, DEFAULT + AA: 100.0, "far": 90.0, "near": 90.5, "slow": 99.0})
     departs = {"far": 2, "near": 1, "slow": 1}
     assert race.best(departs) == ["near", "far", "slow"]
 

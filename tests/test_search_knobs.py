@@ -8,8 +8,15 @@ import pytest
 from conftest import some
 from flashinfer_source import flashinfer_package
 
-from ncuflow.search.candidates import Candidate, listed
-from ncuflow.search.knobs import FoundKnob, NotThereError, declared, find, write
+from ncuflow.experiments.choices import (
+    Candidate,
+    FoundTunable,
+    NotThereError,
+    declared,
+    find,
+    listed,
+    write,
+)
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target, Work, known
 from ncuflow.target.source import Constant, Source, Tunable
@@ -107,7 +114,7 @@ def shape(n: int) -> Planned:
     return Planned(TARGET.point_id(params), "made", params)
 
 
-def knobs(package: Path) -> list[FoundKnob]:
+def knobs(package: Path) -> list[FoundTunable]:
     return declared(TARGET, [shape(1)], package, None)[0]
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
-from ncuflow.advice import recorded
 from ncuflow.cli import dispatch
+from ncuflow.experiments import recorded
+from ncuflow.experiments.record import ChangeRecord, Trial
 from ncuflow.io import BadInput, CommandError
 from ncuflow.served import answers, server
 from ncuflow.served.root import Root
-from ncuflow.trial.record import ChangeRecord, Trial
 
 RECORDINGS = ROOT / "recordings"
 REPORT = min(

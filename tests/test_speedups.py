@@ -14,7 +14,7 @@ import trial_data
 from conftest import ROOT, some
 from test_trial_outcomes import put
 
-from ncuflow.trial.record import Trial
+from ncuflow.experiments.record import Trial
 from scripts import docs, outcomes, speedups
 
 FOLDER = Path("docs/findings")

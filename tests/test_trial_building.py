@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from ncuflow.experiments import build
+from ncuflow.experiments.build import NotCompiledError, built
+from ncuflow.experiments.variant import Overlay
+from ncuflow.race import measure
+from ncuflow.race.sides import LostError, SideError
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target, Work
-from ncuflow.trial import bench as benches
-from ncuflow.trial import building, course
-from ncuflow.trial.building import NotCompiledError, built
-from ncuflow.trial.overlay import Overlay
-from ncuflow.trial.sides import LostError, SideError
 
 TARGET = Target(
     name="none",
@@ -79,14 +79,11 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         finally:
             said.append(f"{side.name} ends")
 
-    for module in (building, benches):
-        monkeypatch.setattr(module, "started", started)
-    monkeypatch.setattr(building.nvml, "capabilities", list)
-    monkeypatch.setattr(
-        building, "reached", lambda base, other, *rest: {m.name: "why" for m in other}
-    )
-    monkeypatch.setattr(building, "reuse", lambda *rest: [])
-    monkeypatch.setattr(building.code, "compare", lambda *rest: None)
+    monkeypatch.setattr(build, "started", started)
+    monkeypatch.setattr(build.nvml, "capabilities", list)
+    monkeypatch.setattr(build, "reached", lambda base, other, *rest: {m.name: "why" for m in other})
+    monkeypatch.setattr(build, "reuse", lambda *rest: [])
+    monkeypatch.setattr(build, "compare_code", lambda *rest: None)
     return said
 
 
@@ -125,7 +122,7 @@ def test_a_base_that_is_lost_at_the_graph_ends_the_trial(
         return ask(side, do, limit_s, **words)
 
     monkeypatch.setattr(Scripted, "ask", lost)
-    with pytest.raises(course.BaseError, match="the base: gone"):
+    with pytest.raises(measure.BaseError, match="the base: gone"):
         built(TARGET, [POINT], INSTALLED, [overlay("a"), overlay("b")], 4, lambda line: None)
 
 
@@ -172,7 +169,7 @@ def test_a_base_that_fails_ends_the_trial_where_the_point_is_not_spare(
     assert base == {other.id: NotCompiledError("m: no")} and found[0].failing == {}
     # The change compiles what the base cannot: its code has nothing to be compared with.
     assert [m.not_compared for m in found[0].modules] == ["the base has no module of this name"]
-    with pytest.raises(course.BaseError, match="the base: m: no"):
+    with pytest.raises(measure.BaseError, match="the base: m: no"):
         built(TARGET, [POINT, other], INSTALLED, [overlay("a")], 4, lambda line: None)
 
 
@@ -182,20 +179,20 @@ def test_without_a_change_the_base_is_built(log: list[str]) -> None:
 
 
 @contextmanager
-def bench(changes: list[Overlay], monkeypatch: pytest.MonkeyPatch) -> Iterator[benches.TrialBench]:
+def bench(changes: list[Overlay], monkeypatch: pytest.MonkeyPatch) -> Iterator[build.TrialBench]:
     @contextmanager
     def lock() -> Iterator[Any]:
         yield type("Ours", (), {"environ": {}, "locks": ()})
 
-    monkeypatch.setattr(benches.turns, "gpu_lock", lock)
-    with benches.bench("none", changes, 5.0, lambda line: None) as found:
+    monkeypatch.setattr(build.turns, "gpu_lock", lock)
+    with build.bench("none", changes, 5.0, lambda line: None) as found:
         yield found
 
 
 def test_the_base_serves_all_changes_and_these_start_together(
     log: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(benches, "TOGETHER", 2)
+    monkeypatch.setattr(build, "TOGETHER", 2)
     changes = [overlay(name) for name in "abc"]
     with bench(changes, monkeypatch) as found:
         for change in changes:
@@ -224,7 +221,7 @@ def test_a_base_that_finds_no_gpu_ends_the_trial(
         Scripted, "ask", lambda *rest, **words: (_ for _ in ()).throw(LostError("gone"))
     )
     with (
-        pytest.raises(course.BaseError, match="the base: gone"),
+        pytest.raises(measure.BaseError, match="the base: gone"),
         bench([overlay("a")], monkeypatch),
     ):
         pass

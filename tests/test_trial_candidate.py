@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from ncuflow.experiments.variant import check_function, named_function
 from ncuflow.io import CommandError, UsageError
+from ncuflow.race.hooks import Substitute
+from ncuflow.race.worker import Worker
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target, Work
 from ncuflow.target.launch import Launch
-from ncuflow.trial.candidate import Substitute, check, named
-from ncuflow.trial.worker import Worker
 
 
 class Applied:
@@ -119,18 +120,18 @@ def test_a_worker_checks_the_function_and_says_where_there_is_none(applied: Appl
     [("a:b", "a:b"), ("pack.age.mod:f_1", "pack.age.mod:f_1"), ("a.patch", None), ("x/y:z", None), ("1:b", None), ("a:", None)],
 )  # fmt: skip
 def test_what_is_a_function(text: str, found: str | None) -> None:
-    assert named(Path(text)) == found
+    assert named_function(Path(text)) == found
 
 
 def test_a_file_of_that_name_is_a_patch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a:b").write_text("", encoding="utf-8")
-    assert named(Path("a:b")) is None
+    assert named_function(Path("a:b")) is None
 
 
 def test_a_flashinfer_without_trace_apply_is_told_without_usage(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="a:b: this FlashInfer has no trace_apply") as ended:
-        check("a:b", tmp_path)
+        check_function("a:b", tmp_path)
     assert not isinstance(ended.value, UsageError)
     (tmp_path / "trace_apply").mkdir()
-    check("a:b", tmp_path)
+    check_function("a:b", tmp_path)

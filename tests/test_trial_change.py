@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 from flashinfer_source import flashinfer_package
 
+from ncuflow.experiments import variant
+from ncuflow.experiments.variant import MOST_DIFF, Overlay, difference, lay
 from ncuflow.io import BadInput, CommandError, digest
-from ncuflow.trial import change as changes
-from ncuflow.trial.overlay import MOST_DIFF, Overlay, difference, lay
 
 HEADER, SOURCE, CODE = "data/include/flashinfer/a.cuh", "data/csrc/b.cu", "decode.py"
 TEXT = "".join(f"line {n}\n" for n in range(1, 21))
@@ -55,7 +55,7 @@ def laid(package: Path, text: str, folder: Path) -> Overlay:
     patch = folder / "x.patch"
     patch.write_text(text)
     (folder / "over").mkdir()
-    return lay(changes.read(patch, package), package, folder / "over")
+    return lay(variant.read(patch, package), package, folder / "over")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_one_patch_may_change_files_of_several_folders_and_files_that_are_not_in
     text = hunk("include/flashinfer/a.cuh") + hunk("tests/x.py") + hunk("flashinfer/decode.py")
     overlay = laid(package, text, tmp_path)
     assert overlay.files == {PurePosixPath(HEADER), PurePosixPath(CODE)}
-    assert changes.read(tmp_path / "x.patch", package).elsewhere == ("tests/x.py",)
+    assert variant.read(tmp_path / "x.patch", package).elsewhere == ("tests/x.py",)
 
 
 def test_a_file_that_a_patch_renames_or_removes_counts_as_changed(
@@ -118,7 +118,7 @@ def test_a_folder_is_laid_over_and_what_is_the_same_is_no_change(
         (given / name).parent.mkdir(parents=True, exist_ok=True)
         (given / name).write_text(text)
     before = state(package)
-    found = changes.read(given, package)
+    found = variant.read(given, package)
     assert found.elsewhere == ("README.md",)
     (tmp_path / "over").mkdir()
     overlay = lay(found, package, tmp_path / "over")
@@ -147,7 +147,7 @@ def test_what_a_change_writes_to_is_no_link(
     def write_in_place(change: object, package: Path) -> None:
         (package / CODE).write_text("written")
 
-    monkeypatch.setattr("ncuflow.trial.overlay.apply", write_in_place)
+    monkeypatch.setattr("ncuflow.experiments.variant.apply", write_in_place)
     overlay = laid(package, hunk("flashinfer/decode.py"), tmp_path)
     assert (overlay.package / "jit/env.py").samefile(package / "jit/env.py")
     assert (package / CODE).read_text() == TEXT
@@ -159,7 +159,7 @@ def test_across_file_systems_files_are_copied(
     def refuse(*names: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
-    monkeypatch.setattr("ncuflow.trial.overlay.os.link", refuse)
+    monkeypatch.setattr("ncuflow.experiments.variant.os.link", refuse)
     overlay = laid(package, hunk("flashinfer/decode.py"), tmp_path)
     assert (overlay.package / "jit/env.py").read_text() == TEXT
     assert not Path(overlay.package / "jit/env.py").samefile(package / "jit/env.py")
@@ -252,4 +252,4 @@ def test_a_long_difference_is_cut_and_says_how_much_is_left(package: Path, tmp_p
 
 def test_neither_file_nor_folder(package: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no such file or folder"):
-        changes.read(tmp_path / "none", package)
+        variant.read(tmp_path / "none", package)

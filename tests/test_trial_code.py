@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ncuflow.trial import code
-from ncuflow.trial.record import ChangeRecord, KernelCode, ModuleTrial, Trial
-from ncuflow.trial.screen import screen
+from ncuflow.experiments import why
+from ncuflow.experiments.record import ChangeRecord, KernelCode, ModuleTrial, Trial
+from ncuflow.experiments.text import trial_text
 
 HEAD = '\t\tFunction : {name}\n\t.headerflags\t@"EF_CUDA_SM90"\n'
 LINE = "        /*{at:04x}*/                   {text} ;   /* 0x{word:016x} */\n"
@@ -44,14 +44,14 @@ def library(path: Path, registers: int = 32, stack: int = 0, **kernels: list[str
 
 def compared(base: Path, change: Path) -> ModuleTrial:
     module = ModuleTrial(name="norm", compiled=True, why="it reads norm.cuh")
-    code.compare(module, base, change)
+    why.compare_code(module, base, change)
     return module
 
 
 def told(module: ModuleTrial) -> str:
     """The screen of a trial of this module."""
     change = ChangeRecord(name="change.patch", files=[], elsewhere=[])
-    return screen(
+    return trial_text(
         Trial(
             change=change,
             target="rmsnorm",

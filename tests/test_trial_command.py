@@ -19,9 +19,10 @@ import pytest
 from conftest import copy_project
 
 from ncuflow.cli import dispatch
+from ncuflow.experiments import record
+from ncuflow.experiments.record import EXIT, Trial, Trials
 from ncuflow.io import SCRATCH, BadInput, CommandError, digest
-from ncuflow.trial import record
-from ncuflow.trial.record import EXIT, WORST, Trial, Trials
+from ncuflow.race.record import WORST
 
 FAKE = Path(__file__).parent / "fake_flashinfer"
 HEADER = "include/flashinfer/toy.cuh"
@@ -309,7 +310,7 @@ def test_an_unknown_target_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> N
 def test_without_flashinfer_nothing_can_be_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ncuflow.trial.verb.package_folder", lambda name: None)
+    monkeypatch.setattr("ncuflow.experiments.try_verb.package_folder", lambda name: None)
     with pytest.raises(CommandError, match="flashinfer is not installed") as ended:
         dispatch(["try", str(tmp_path), "--target", "rmsnorm"])
     assert ended.value.code == 1

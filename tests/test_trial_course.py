@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from fake_device import Device, fake_target, made
 
+from ncuflow.experiments.text import case_lines
+from ncuflow.race.measure import BaseError, Sides, cases, checked, timed
+from ncuflow.race.record import MeasuredPoint
+from ncuflow.race.sequential import LOOKS
+from ncuflow.race.sides import LostError, SideError
+from ncuflow.race.worker import LAUNCHES, SEEDS, Worker, first_error
 from ncuflow.runner import timing
 from ncuflow.runner.timing import Burst
 from ncuflow.sweep.points import Planned
-from ncuflow.trial.course import BaseError, Sides, cases, checked, timed
-from ncuflow.trial.record import PointTrial
-from ncuflow.trial.screen import case_lines
-from ncuflow.trial.sequential import LOOKS
-from ncuflow.trial.sides import LostError, SideError
-from ncuflow.trial.worker import LAUNCHES, SEEDS, Worker, first_error
 
 
 class Paced(Device):
@@ -66,7 +66,7 @@ class Trial:
         self.again = Local(self.log, "again", **(base or {}))
         self.sides = Sides(self.base, self.change, self.again, 5.0)
 
-    def run(self, n: int = 1, effect: float = 0.02) -> list[PointTrial]:
+    def run(self, n: int = 1, effect: float = 0.02) -> list[MeasuredPoint]:
         points = made(n)
         trials = checked(self.sides, self.base.target, points, self.log.append)
         timed(self.sides, points, trials, effect, lambda line: None)

@@ -11,11 +11,10 @@ import pytest
 from conftest import some
 from flashinfer_source import flashinfer_package
 
+from ncuflow.experiments.record import EXIT
+from ncuflow.experiments.variant import lay, read
 from ncuflow.sweep.points import points
 from ncuflow.target.contract import known, load
-from ncuflow.trial.change import read
-from ncuflow.trial.overlay import lay
-from ncuflow.trial.record import EXIT
 
 FOLDER = Path(__file__).parents[1] / "examples/changes"
 EXAMPLES = sorted(path for path in FOLDER.iterdir() if path.is_dir())

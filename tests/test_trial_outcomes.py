@@ -17,8 +17,8 @@ import pytest
 import trial_data
 from conftest import ROOT, some
 
+from ncuflow.experiments.record import Trial, Trials, read
 from ncuflow.io import BadInput
-from ncuflow.trial.record import Trial, Trials, read
 from scripts import docs, outcomes
 
 KEEP = ROOT / "scripts/keep-outcomes"

@@ -13,10 +13,10 @@ import trial_data
 from conftest import some
 
 from ncuflow.cli import dispatch
+from ncuflow.experiments.record import Trial, Trials, read
 from ncuflow.io import BadInput
 from ncuflow.pages.html import trial as page
 from ncuflow.pages.html import trial_verb
-from ncuflow.trial.record import Trial, Trials, read
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&lt;</td></style><script>alert(1)</script>{{ 7*7 }}\x1b[31m\u202e"
 
@@ -170,7 +170,7 @@ def test_try_writes_it_and_leaves_standard_output_to_the_record(
         written(Trials(trials=every()))
         return 3
 
-    monkeypatch.setattr(trial_verb.verb, "run", tried)
+    monkeypatch.setattr(trial_verb.try_verb, "run", tried)
     out = tmp_path / "try.html"
     assert dispatch(["try", "x.patch", "--target", "decode", "--html", str(out)]) == 3
     assert out.read_text(encoding="utf-8") == page.rendered(every())

@@ -7,18 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ncuflow.trial.progress import (
-    BURSTS,
-    PROFILED_S,
-    PROFILER_S,
-    SECONDS,
-    TIMED_S,
-    Meter,
-    MeteredSide,
-    compiled,
-    watched,
-)
-from ncuflow.trial.sides import SideError
+from ncuflow.experiments.build import compiled, watched
+from ncuflow.race.eta import BURSTS, PROFILED_S, PROFILER_S, SECONDS, TIMED_S, Meter, MeteredSide
+from ncuflow.race.sides import SideError
 
 
 class Clock:

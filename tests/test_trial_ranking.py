@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ncuflow.trial.record import ChangeRecord, Outcome, PointTrial, Relative, Trial, TrialTiming
-from ncuflow.trial.screen import ranked, ranking
+from ncuflow.experiments.record import ChangeRecord, PointTrial, Trial
+from ncuflow.experiments.text import ranked, ranking
+from ncuflow.race.record import Outcome, Relative, TrialTiming
 
 NOISE = Relative(estimate=0.0, low=-0.01, high=0.01)
 

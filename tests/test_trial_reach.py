@@ -10,8 +10,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 from conftest import some
 
-from ncuflow.trial.overlay import Overlay
-from ncuflow.trial.reach import Module, Roots, compiling, files_read, reached, reuse
+from ncuflow.experiments.build import Roots, compiling, files_read, reached, reuse
+from ncuflow.experiments.variant import Overlay
+from ncuflow.race.record import Module
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("ninja") and shutil.which("c++")), reason="needs ninja and a compiler"

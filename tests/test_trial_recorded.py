@@ -3,7 +3,7 @@
 import pytest
 from conftest import ROOT, some
 
-from ncuflow.trial.record import Trial, read
+from ncuflow.experiments.record import Trial, read
 
 FOLDER = ROOT / "tests/data/trials"
 PLANTED = {"nothing": ("same", 0.0), "slower": ("slower", 0.03), "faster": ("faster", -0.03)}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ncuflow.trial.sides import LostError, Process, SideError
+from ncuflow.race.sides import LostError, Process, SideError
 
 # Answers as a worker does; what is asked says how it goes wrong.
 PROGRAM = """

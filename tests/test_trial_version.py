@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from ncuflow.experiments import variant
+from ncuflow.experiments.variant import lay_version, named_version
 from ncuflow.io import BadInput, CommandError, UsageError
-from ncuflow.trial import version
-from ncuflow.trial.version import lay, named
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_wheel_a_folder_and_the_package_itself_are_laid(installed: Path, tmp_p
     for place in (package, package.parent, wheel(tmp_path / "f.whl", package)):
         folder = tmp_path / f"laid-{place.name}"
         folder.mkdir()
-        found = lay(f"flashinfer@{place}", installed, folder)
+        found = lay_version(f"flashinfer@{place}", installed, folder)
         assert sorted(map(str, found.files)) == ["data/include/x.cuh", "decode.py", "gone.py"]
         assert (found.package / "decode.py").read_text() == "new"
         assert found.package.parent != package.parent and found.workspace is not None
@@ -65,9 +65,9 @@ def test_a_version_is_the_wheel_that_pip_has_of_it(
         wheel(cwd / "flashinfer_python-0.7.1-py3-none-any.whl", package)
         return SimpleNamespace(returncode=0)
 
-    monkeypatch.setattr(version, "run_child", pip)
+    monkeypatch.setattr(variant, "run_child", pip)
     (tmp_path / "laid").mkdir()
-    found = lay("flashinfer==0.7.1", installed, tmp_path / "laid")
+    found = lay_version("flashinfer==0.7.1", installed, tmp_path / "laid")
     assert (found.package / "decode.py").read_text() == "new"
     assert asked[0][:4] == [sys.executable, "-m", "pip", "download"]
     assert "--no-deps" in asked[0] and "flashinfer-python==0.7.1" in asked[0]
@@ -81,9 +81,9 @@ def test_a_version_that_pip_has_not_is_one_line(
         on_line("ERROR: No matching distribution found for flashinfer-python==9")
         return SimpleNamespace(returncode=1, timed_out=False)
 
-    monkeypatch.setattr(version, "run_child", pip)
+    monkeypatch.setattr(variant, "run_child", pip)
     with pytest.raises(CommandError, match=r"^flashinfer==9: ERROR: No matching distribution"):
-        lay("flashinfer==9", installed, tmp_path)
+        lay_version("flashinfer==9", installed, tmp_path)
 
 
 def test_versions_are_those_that_pip_lists(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,11 +94,11 @@ def test_versions_are_those_that_pip_lists(monkeypatch: pytest.MonkeyPatch) -> N
             on_line(line)
         return SimpleNamespace(returncode=0)
 
-    monkeypatch.setattr(version, "run_child", pip)
-    assert version.versions() == ["0.7.2", "0.7.1.post1"]
+    monkeypatch.setattr(variant, "run_child", pip)
+    assert variant.versions() == ["0.7.2", "0.7.1.post1"]
     said[:] = ["ERROR: no index"]
     with pytest.raises(CommandError, match="pip names no version of flashinfer-python: ERROR: no"):
-        version.versions()
+        variant.versions()
 
 
 @pytest.mark.parametrize("place", ["none.whl", "empty", "bad.whl"])
@@ -107,12 +107,15 @@ def test_what_holds_no_package_is_bad_input(installed: Path, tmp_path: Path, pla
     (tmp_path / "bad.whl").write_text("no archive", encoding="utf-8")
     (tmp_path / "laid").mkdir()
     with pytest.raises(BadInput):
-        lay(f"flashinfer@{tmp_path / place}", installed, tmp_path / "laid")
+        lay_version(f"flashinfer@{tmp_path / place}", installed, tmp_path / "laid")
 
 
 def test_what_is_a_version() -> None:
-    assert named(Path("flashinfer==0.7.1.post1")) == "flashinfer==0.7.1.post1"
-    assert named(Path("flashinfer@x/y.whl")) == "flashinfer@x/y.whl"
-    assert named(Path("flashinfer.patch")) is None and named(Path("mine:rmsnorm")) is None
+    assert named_version(Path("flashinfer==0.7.1.post1")) == "flashinfer==0.7.1.post1"
+    assert named_version(Path("flashinfer@x/y.whl")) == "flashinfer@x/y.whl"
+    assert (
+        named_version(Path("flashinfer.patch")) is None
+        and named_version(Path("mine:rmsnorm")) is None
+    )
     with pytest.raises(UsageError, match="not a version"):
-        named(Path("flashinfer==--index-url=x"))
+        named_version(Path("flashinfer==--index-url=x"))

@@ -15,16 +15,17 @@ from conftest import ROOT, some
 from test_trial_command import FAKE, Machine, made_machine
 
 from ncuflow.capture.ncu import registry_keys
+from ncuflow.experiments import text, why
+from ncuflow.experiments.record import PointTrial, Trial
+from ncuflow.experiments.why import ALL, FEW, FIRST
 from ncuflow.findings import profiled
 from ncuflow.model import Kernel
 from ncuflow.pages.html.trial import rendered
 from ncuflow.parsers import ncu
 from ncuflow.parsers.registry import CHIPS, METRICS, counters
+from ncuflow.race.record import Relative, TrialTiming
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import load
-from ncuflow.trial import screen, why
-from ncuflow.trial.counters import ALL, FEW, FIRST
-from ncuflow.trial.record import PointTrial, Relative, Trial, TrialTiming
 from scripts import nvperf
 
 PLANTED = ROOT / "recordings/h200/0.6.18"
@@ -190,8 +191,8 @@ def test_points_of_the_same_time_have_processes_of_their_own_where_they_are_many
         asked.append((tier.name, len(points)))
         return {}
 
-    monkeypatch.setattr(why.counters, "counted", counted)
-    monkeypatch.setattr(why.counters, "lacking", lambda: None)
+    monkeypatch.setattr(why, "counted", counted)
+    monkeypatch.setattr(why, "lacking", lambda: None)
     monkeypatch.setattr(why, "ncu_version", lambda: "2025.3.1")
     points = [trial_data.point(str, n, 100.0, "same") for n in range(same)]
     for slower, expected in (
@@ -231,7 +232,7 @@ def test_without_permission_or_ncu_one_line_says_so(
 def test_the_screen_says_what_adds_most(planted: tuple[list[Kernel], list[Kernel]]) -> None:
     point = timed(us(planted[0]), us(planted[1]))
     why.note(point, ALL, planted, (None, None))
-    lines = list(screen.reasons(point))
+    lines = list(text.reasons(point))
     first = point.causes[0]
     assert len(lines) == 2 and lines[0].startswith(f"p: {first.delta_us:+.3g} µs {first.what}")
     most = max((part for part in first.parts if part.base), key=lambda part: abs(part.delta_us))

@@ -29,9 +29,9 @@ from conftest import (
 from snakemake.cli import parse_config
 from snakemake.utils import update_config
 
-from ncuflow.advice.record import Advice
 from ncuflow.evidence import location
 from ncuflow.evidence.manifest import checksums, sealed
+from ncuflow.experiments.record import Advice
 from ncuflow.flow import settings
 from ncuflow.flow.evidence import recorded, resolve
 from ncuflow.static import facts

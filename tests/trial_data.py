@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ncuflow.record import Check
-from ncuflow.trial.record import (
+from ncuflow.experiments.record import (
     ChangeRecord,
-    CheckedCase,
     CompiledFile,
-    CompileError,
     HotPlace,
     KernelCode,
     KernelCounters,
@@ -18,14 +15,13 @@ from ncuflow.trial.record import (
     ModuleTrial,
     PointCounters,
     PointTrial,
-    Relative,
     Trial,
     TrialCause,
     TrialFact,
     TrialTerm,
-    TrialTiming,
-    Worst,
 )
+from ncuflow.race.record import CheckedCase, CompileError, Relative, TrialTiming, Worst
+from ncuflow.record import Check
 
 DIFF = """--- a/data/include/flashinfer/toy.cuh
 +++ b/data/include/flashinfer/toy.cuh

@@ -19,7 +19,7 @@ if LIVE:
                 allow_missing=True,
             ),
             build=ancient(f"{CAPTURES}/build.json"),
-            code=closure.of("advise", "advise-worker"),
+            code=closure.of("advise", "worker"),
         output:
             record=ADVICE,
             page=ADVICE_PAGE,

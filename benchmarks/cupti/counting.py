@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.cupti import ranges  # noqa: E402
 from ncuflow.evidence.provenance import origin  # noqa: E402
+from ncuflow.experiments.why import FIRST  # noqa: E402
 from ncuflow.io import read_json, scratch, write_json  # noqa: E402
 from ncuflow.parsers.registry import (  # noqa: E402
     METRICS,
@@ -36,7 +37,6 @@ from ncuflow.runner.job import Run  # noqa: E402
 from ncuflow.sweep.points import Planned  # noqa: E402
 from ncuflow.target.contract import Target, load  # noqa: E402
 from ncuflow.target.launch import Launch  # noqa: E402
-from ncuflow.trial.counters import FIRST  # noqa: E402
 
 MODES = {"auto": (True, False), "user": (False, False), "replay": (True, True)}  # Library.session
 EVENTS = 20  # cold launches of a median

@@ -19,10 +19,10 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from ncuflow.experiments.why import FIRST  # noqa: E402
 from ncuflow.format import number  # noqa: E402
 from ncuflow.io import read_json, write_text  # noqa: E402
 from ncuflow.parsers.registry import METRICS  # noqa: E402
-from ncuflow.trial.counters import FIRST  # noqa: E402
 
 PAGE = Path(__file__).with_name("OUTCOME.md")
 LIMIT = 0.02  # of ncu's value

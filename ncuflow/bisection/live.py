@@ -12,15 +12,15 @@ from urllib.parse import quote
 from ncuflow.bisection.record import Neighbours
 from ncuflow.bisection.search import HeldAgainst
 from ncuflow.bisection.sources import CannotError, Commits, Placed, VersionSource, differing
+from ncuflow.experiments.build import unbuilt
 from ncuflow.gpu import turns
 from ncuflow.io import CommandError, clean, scratch
+from ncuflow.race import measure
+from ncuflow.race.record import MeasuredPoint
+from ncuflow.race.sides import Process, SideError, started
 from ncuflow.runner.job import FATAL
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
-from ncuflow.trial import course
-from ncuflow.trial.building import unbuilt
-from ncuflow.trial.record import PointTrial
-from ncuflow.trial.sides import Process, SideError, started
 
 BUILD_S, START_S = 3600.0, 300.0
 Tell = Callable[[str], None]
@@ -75,7 +75,7 @@ class Versions:
                 return self._held(sides)
         except CannotError as error:
             return HeldAgainst(reason=clean(str(error)))
-        except course.BaseError as error:
+        except measure.BaseError as error:
             raise CommandError(clean(f"{base}: {error}"), FATAL) from None
 
     def _place(self, version: str) -> Placed:
@@ -99,7 +99,7 @@ class Versions:
         return folder
 
     @contextmanager
-    def _sides(self, base: Placed, head: Placed) -> Iterator[course.Sides]:
+    def _sides(self, base: Placed, head: Placed) -> Iterator[measure.Sides]:
         """The base, the version, and the base again, each compiled and right at the point."""
         with ExitStack() as stack:
 
@@ -109,12 +109,12 @@ class Versions:
                 found: Process = stack.enter_context(side)
                 return found
 
-            sides = course.Sides(begun(base), begun(head), begun(base), self._limit_s)
+            sides = measure.Sides(begun(base), begun(head), begun(base), self._limit_s)
             for side in (sides.base, sides.again):
                 try:
                     self._ready(side, base)
                 except (SideError, CannotError) as error:
-                    raise course.BaseError(str(error)) from None
+                    raise measure.BaseError(str(error)) from None
             try:
                 self._ready(sides.change, head)
             except SideError as error:
@@ -135,9 +135,9 @@ class Versions:
         if found["status"] != "ok":
             raise CannotError(f"{found['status']}: {found['reason']}")
 
-    def _held(self, sides: course.Sides) -> HeldAgainst:
-        trial = PointTrial(point=self._point.id, outcome="unchecked")
-        course.timed(sides, [self._point], [trial], self._effect, self._tell)
+    def _held(self, sides: measure.Sides) -> HeldAgainst:
+        trial = MeasuredPoint(point=self._point.id, outcome="unchecked")
+        measure.timed(sides, [self._point], [trial], self._effect, self._tell)
         if trial.timing is None:
             return HeldAgainst(reason=trial.reason)
         timing = trial.timing

@@ -7,8 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from ncuflow.answer import Answer
+from ncuflow.race.record import Relative
 from ncuflow.record import Microseconds, Strict
-from ncuflow.trial.record import Relative
 
 Over = Literal["recordings", "wheels", "releases", "commits", "environment"]
 Belongs = Literal["before", "after", "untold", "passed over"]

@@ -15,7 +15,7 @@ from ncuflow.compare.verdict import HOST, METRICS, Side
 from ncuflow.evidence import location, manifest
 from ncuflow.findings import locate, stored
 from ncuflow.io import CommandError, UsageError, clean, present, scratch
-from ncuflow.trial.record import Relative
+from ncuflow.race.record import Relative
 
 CAUSES = 4
 JUDGED = {column: name for name, column in METRICS.items() if name not in HOST}

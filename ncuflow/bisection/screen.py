@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncuflow.bisection.record import Bisection, BisectStep, Neighbours
 from ncuflow.format import MISSING, aligned, micro
-from ncuflow.trial.course import spelled
+from ncuflow.race.measure import spelled
 
 FILES = 12  # that a screen has
 

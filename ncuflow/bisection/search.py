@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import expm1, log1p
 
 from ncuflow.bisection.record import Belongs, BisectStep, Neighbours
-from ncuflow.trial.record import Relative
+from ncuflow.race.record import Relative
 
 
 @dataclass(frozen=True)

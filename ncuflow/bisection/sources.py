@@ -17,9 +17,8 @@ from typing import Protocol
 
 from ncuflow.bisection.record import Over
 from ncuflow.evidence.location import numbers
+from ncuflow.experiments.variant import DISTRIBUTION, PACKAGE, downloaded, extract, versions
 from ncuflow.io import BadInput, CommandError, UsageError, clean, digest
-from ncuflow.trial.change import PACKAGE
-from ncuflow.trial.version import DISTRIBUTION, downloaded, extract, versions
 
 WHEEL = re.compile(r"flashinfer(?:_python)?-(?P<version>[^-]+)-.*\.whl")
 # Of a checkout: what a build links into the package, by its place there.

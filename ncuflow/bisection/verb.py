@@ -27,13 +27,13 @@ from ncuflow.bisection.record import Bisection, BisectStep, Over
 from ncuflow.bisection.recordings import Recordings
 from ncuflow.bisection.screen import screen, told
 from ncuflow.bisection.sources import CannotError, Commits, Releases, Values, VersionSource, Wheels
+from ncuflow.experiments.try_verb import LIMIT_S, effect
 from ncuflow.gpu import nvml
 from ncuflow.io import CommandError, UsageError, clean, emit, file_to_write, not_over, write_json
 from ncuflow.origin import now
 from ncuflow.runner.job import FATAL
 from ncuflow.sweep.points import Planned, read_points
 from ncuflow.target.contract import Target, load
-from ncuflow.trial.verb import LIMIT_S, effect
 
 ANSWER = Bisection
 COLD = "time_cold_us"

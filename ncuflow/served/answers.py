@@ -13,13 +13,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ncuflow.advice import racing
-from ncuflow.advice import recorded as advised
-from ncuflow.advice.record import Advice
 from ncuflow.answer import Tier
 from ncuflow.compare import records as compared
 from ncuflow.compare import verdict
 from ncuflow.evidence import location, manifest
+from ncuflow.experiments import recorded as advised
+from ncuflow.experiments.record import Advice, Trial
 from ncuflow.explain import launch, verb
 from ncuflow.explain.launch import TIMES, TraceWords
 from ncuflow.explain.record import Explanation, Number
@@ -30,6 +29,7 @@ from ncuflow.model import Kernel, Row
 from ncuflow.parsers import nsys
 from ncuflow.parsers.registry import METRICS
 from ncuflow.process import die_with_parent, python_environment
+from ncuflow.race import rounds
 from ncuflow.runner import listing
 from ncuflow.served.records import (
     HotLines,
@@ -45,7 +45,6 @@ from ncuflow.served.records import (
 )
 from ncuflow.served.root import Root
 from ncuflow.target.contract import load
-from ncuflow.trial.record import Trial
 
 RECORDING_OF_REPORT = 2  # folders above a report of a recording: target and batch
 OUTPUTS = Path("outputs")  # where a point is looked for
@@ -290,7 +289,7 @@ def advice(root: Root, target: str, folder: str | None, limit: int) -> Advice:
     except ValueError as error:
         raise CommandError(str(error)) from None
     if where.is_dir():
-        found = advised.advise(where, [target], {}, METRIC, racing.EFFECT)
+        found = advised.advise(where, [target], {}, METRIC, rounds.EFFECT)
     else:
         found = advised.read(where)
         found.shapes = [shape for shape in found.shapes if shape.target == target]

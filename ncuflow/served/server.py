@@ -19,8 +19,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from ncuflow.advice.record import Advice
 from ncuflow.cli import refused
+from ncuflow.experiments.record import Advice, Trial
 from ncuflow.explain.record import Explanation
 from ncuflow.io import CommandError, UsageError, clean
 from ncuflow.origin import package_version
@@ -35,7 +35,6 @@ from ncuflow.served.records import (
     Targets,
 )
 from ncuflow.served.root import Root
-from ncuflow.trial.record import Trial
 
 T = TypeVar("T")
 LONGEST_NAME = 60  # characters of an argument's name that are said back

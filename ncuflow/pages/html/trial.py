@@ -14,12 +14,8 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from ncuflow.format import change as relative
-from ncuflow.format import micro, number, percent, quantity, with_unit
-from ncuflow.io import clean, not_over, resource, write_text
-from ncuflow.parsers.registry import METRICS
-from ncuflow.trial import course, screen
-from ncuflow.trial.record import (
+from ncuflow.experiments import text
+from ncuflow.experiments.record import (
     HotPlace,
     KernelCode,
     KernelCounters,
@@ -28,6 +24,11 @@ from ncuflow.trial.record import (
     Trial,
     read,
 )
+from ncuflow.format import change as relative
+from ncuflow.format import micro, number, percent, quantity, with_unit
+from ncuflow.io import clean, not_over, resource, write_text
+from ncuflow.parsers.registry import METRICS
+from ncuflow.race import measure
 
 FOLDER = "templates/html"
 BUDGET = 300_000  # bytes of a page
@@ -47,7 +48,7 @@ def rendered(trials: Sequence[Trial]) -> str:
 
 
 def _rendered(trials: Sequence[Trial], most: int) -> str:
-    ranked = screen.ranked(trials)
+    ranked = text.ranked(trials)
     title = ", ".join(trial.change.name for _, trial in ranked)
     return environment().get_template("trial.html.j2").render(
         title=title,
@@ -61,7 +62,7 @@ def _rendered(trials: Sequence[Trial], most: int) -> str:
 
 
 def _mean(trial: Trial) -> str | None:
-    found = screen.mean(trial)
+    found = text.mean(trial)
     return None if found is None else relative(found - 1)
 
 
@@ -77,7 +78,7 @@ def environment() -> jinja2.Environment:
         finalize=_shown,
     )
     env.globals |= {"micro": micro, "number": number, "percent": percent, "place": place}
-    env.globals["spelled"] = course.spelled
+    env.globals["spelled"] = measure.spelled
     return env
 
 
@@ -167,7 +168,7 @@ class TrialView:
         """What a kernel takes on both sides; of one that a side does not have, that alone."""
         return [
             Row(label, *(_field(side, name) for side in (kernel.base, kernel.change)))
-            for name, label in screen.CODE.items()
+            for name, label in text.CODE.items()
         ]
 
     def opcodes(self, kernel: KernelTrial) -> list[tuple[str, str]]:

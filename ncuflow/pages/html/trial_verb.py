@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 
+from ncuflow.experiments import try_verb
+from ncuflow.experiments.record import Trial, Trials
 from ncuflow.io import file_to_write, write_text
 from ncuflow.pages.html import trial as page
-from ncuflow.trial import verb
-from ncuflow.trial.record import Trial, Trials
 
-ANSWER = verb.ANSWER
-__doc__ = verb.__doc__  # what --help says
+ANSWER = try_verb.ANSWER
+__doc__ = try_verb.__doc__  # what --help says
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    verb.configure(parser)
+    try_verb.configure(parser)
     parser.add_argument(
         "--html", type=file_to_write, metavar="OUT", help="a page of the trial, or trials"
     )
@@ -26,4 +26,4 @@ def run(args: argparse.Namespace) -> int:
             trials = record.trials if isinstance(record, Trials) else [record]
             write_text(args.html, page.rendered(trials))  # standard output may be the record's
 
-    return verb.run(args, written)
+    return try_verb.run(args, written)

@@ -1,0 +1,356 @@
+"""An audit of what FlashInfer's autotuner keeps: each stored tactic raced against all others of its runner for the same call.
+
+A store is a folder (`autotune_v2`), v2/<environment>/{manifest.json,entries/*.json}, an entry {"key", "runner", "tactic", …};
+or a file (`autotune(cache=…)`), which maps keys to [runner, tactic, …] beside what begins with an underscore.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import monotonic
+from typing import Any, Literal
+
+from pydantic import Field
+
+from ncuflow.answer import Answer
+from ncuflow.experiments.advise import relative
+from ncuflow.experiments.text import between
+from ncuflow.format import aligned, micro
+from ncuflow.io import BadInput, clean, read_json
+from ncuflow.race.record import Relative
+from ncuflow.race.rounds import AA, Race
+from ncuflow.race.sequential import LOOKS
+from ncuflow.race.sides import GaveUpError, LostError, Session, SideError
+from ncuflow.record import Chance, Count, Effect, Microseconds, Strict
+from ncuflow.sweep.points import Planned, expand
+from ncuflow.target.contract import Target
+
+DTYPE = re.compile(r"torch\.\w+")
+
+
+@dataclass(frozen=True)
+class StoredTactic:
+    """A choice of the tuner's. operation, runner, shapes: of its key, shapes None where it cannot be read; environment: what
+    the store says of where it was tuned."""
+
+    key: str
+    runner: str
+    tactic: Any
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def parts(self) -> tuple[str, list[list[int]]] | None:
+        """(operation, shapes of its tensors); None of a key of another form."""
+        try:
+            found = ast.literal_eval(DTYPE.sub(lambda dtype: repr(dtype[0]), self.key))
+            operation, _, shapes = found[:3]
+            return str(operation), [[int(size) for size in shape] for shape in shapes]
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            return None
+
+
+def read_store(path: Path) -> list[StoredTactic]:
+    """All choices of a store, by key. Raises BadInput where it is none."""
+    found = list(_folder(path) if path.is_dir() else _file(path))
+    if not found:
+        raise BadInput(
+            path, "no store of FlashInfer's autotuner: neither entries/*.json nor a file of choices"
+        )
+    return sorted(found, key=lambda entry: (entry.environment, entry.key))
+
+
+def _folder(folder: Path) -> Iterator[StoredTactic]:
+    for path in sorted(folder.rglob("entries/*.json")):
+        content = read_json(path)
+        if not isinstance(content, dict) or not {"key", "runner", "tactic"} <= content.keys():
+            raise BadInput(path, "not an entry of FlashInfer's autotuner")
+        manifest = path.parents[1] / "manifest.json"
+        about = read_json(manifest) if manifest.is_file() else {}
+        yield _entry(content["key"], content["runner"], content["tactic"], about)
+
+
+def _file(path: Path) -> Iterator[StoredTactic]:
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise BadInput(path, "not a file of FlashInfer's autotuner")
+    about = content.get("_metadata") or {}
+    for key, value in content.items():
+        if key.startswith("_"):
+            continue
+        if not isinstance(value, list) or len(value) < 2:
+            raise BadInput(path, f"{clean(key)}: not [runner, tactic]")
+        yield _entry(key, value[0], value[1], about)
+
+
+def _entry(key: Any, runner: Any, tactic: Any, about: Any) -> StoredTactic:
+    known = about if isinstance(about, dict) else {}
+    environment = tuple(sorted((clean(str(k)), clean(str(v))) for k, v in known.items()))
+    return StoredTactic(clean(str(key)), clean(str(runner)), tactic, environment)
+
+
+class TacticDifference(Strict):
+    """A key under which two stores keep something else."""
+
+    key: str
+    """the tuner's"""
+    first: str
+    """runner and tactic of the first store"""
+    second: str
+    """of the second"""
+
+
+class StoreComparison(Answer):
+    """Two stores of FlashInfer's autotuner against each other."""
+
+    command: Literal["advise"] = "advise"
+    """the command that answers"""
+    same: int
+    """keys under which both keep the same choice"""
+    different: list[TacticDifference]
+    """keys under which they do not"""
+    only_first: list[str]
+    """keys of the first alone"""
+    only_second: list[str]
+    """keys of the second alone"""
+    environments: dict[str, list[str]] = Field(default_factory=dict)
+    """what the stores say of where they were tuned, where they differ: the first's values, then the second's"""
+
+
+def compare_stores(first: list[StoredTactic], second: list[StoredTactic]) -> StoreComparison:
+    """What two stores do not agree in."""
+    sides = [{entry.key: entry for entry in side} for side in (first, second)]
+    both = [key for key in sides[0] if key in sides[1]]
+    told = [[said(side[key]) for key in both] for side in sides]
+    unlike = [
+        TacticDifference(key=k, first=a, second=b)
+        for k, a, b in zip(both, *told, strict=True)
+        if a != b
+    ]
+    return StoreComparison(
+        same=len(both) - len(unlike),
+        different=unlike,
+        only_first=[key for key in sides[0] if key not in sides[1]],
+        only_second=[key for key in sides[1] if key not in sides[0]],
+        environments=_environments(first, second),
+    )
+
+
+def said(entry: StoredTactic) -> str:
+    return f"{entry.runner} {entry.tactic}"
+
+
+def _environments(first: list[StoredTactic], second: list[StoredTactic]) -> dict[str, list[str]]:
+    found = []
+    for side in (first, second):
+        values: dict[str, set[str]] = {}
+        for entry in side:
+            for key, value in entry.environment:
+                values.setdefault(key, set()).add(value)
+        found.append({key: ", ".join(sorted(some)) for key, some in values.items()})
+    names = sorted({*found[0], *found[1]})
+    both = {name: [side.get(name, "not said") for side in found] for name in names}
+    return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
+
+
+def comparison_text(found: StoreComparison) -> str:
+    """What a comparison of two stores says."""
+    total = found.same + len(found.different)
+    lines = [f"{len(found.different)} of {total} choices differ"]
+    lines += [f"  {one.key}: {one.first}, {one.second}" for one in found.different]
+    for which, keys in (("first", found.only_first), ("second", found.only_second)):
+        lines += [f"the {which} store alone: {key}" for key in keys]
+    lines += [f"{name}: {a}; {b}" for name, (a, b) in found.environments.items()]
+    return "\n".join(lines) + "\n"
+
+
+Verdict = Literal["right", "within noise", "wrong", "undecided", "not timed"]
+Tell = Callable[[str], None]
+
+
+class AuditedTactic(Strict):
+    """One choice of the tuner's."""
+
+    key: str
+    """that it is kept under"""
+    runner: str
+    """the tuner's name of who computes the call"""
+    tactic: str
+    """what is stored"""
+    verdict: Verdict
+    """right: surely faster than all others; within noise: no other is surely faster; wrong: another is; undecided: the noise
+    is too large; not timed: its call cannot be made here"""
+    reason: str | None = None
+    """why it was not timed"""
+    point: str | None = None
+    """of the call that was timed"""
+    tactics: Count | None = None
+    """that were raced"""
+    failed: Count | None = None
+    """tactics of the runner that gave a wrong result, or failed"""
+    time_us: Microseconds | None = None
+    """median of the stored one"""
+    best: list[str] = Field(default_factory=list)
+    """tactics that no other is surely faster than, the fastest first"""
+    cost: Relative | None = None
+    """what the stored one takes longer than the fastest"""
+
+
+class Audit(Answer):
+    """What a tuner's choices cost."""
+
+    command: Literal["advise"] = "advise"
+    """the command that answers"""
+    gpu: str | None
+    """name of the GPU that they were timed on"""
+    versions: dict[str, str | None]
+    """of what they were timed with"""
+    date: str
+    """when, UTC"""
+    effect: Effect
+    """the relative difference that matters, of 1"""
+    alpha: Chance
+    """the chance that any word here is wrong by noise"""
+    entries: list[AuditedTactic]
+    """each stored choice"""
+
+
+def point_of(entry: StoredTactic, targets: Sequence[Target]) -> tuple[Target, Planned] | None:
+    """The target and the point whose call a choice is kept for; None where no target knows it."""
+    parts = entry.parts
+    for target in targets if parts else ():
+        assert parts is not None
+        params = target.tuned(parts[0], entry.runner, parts[1])
+        if params is not None:
+            with suppress(ValueError):
+                (whole,) = expand([params], target.parameters, target.choices)
+                return target, Planned(target.point_id(whole), target.name, whole)
+    return None
+
+
+def audited(
+    track: Session,
+    entry: StoredTactic,
+    targets: Sequence[Target],
+    entries: int,
+    effect: float,
+    tell: Tell,
+) -> AuditedTactic:
+    """Race the tactics of one entry. entries: of the whole run."""
+    found = AuditedTactic(
+        key=entry.key, runner=entry.runner, tactic=str(entry.tactic), verdict="not timed"
+    )
+    if (place := point_of(entry, targets)) is None:
+        found.reason = "no target makes this call"
+        return found
+    target, point = place
+    found.point = point.id
+    found.reason = target.skip(point.params, track.facts)
+    if found.reason is not None:
+        return found
+    try:
+        _race(track, entry, point, found, entries, effect)
+    except LostError as error:
+        if track.restarts > MOST_LOST:
+            raise GaveUpError(str(error)) from None
+        found.reason = str(error)
+    except SideError as error:
+        found.reason = str(error)
+    with suppress(SideError):
+        track.ask("close")
+    tell(f"{point.id}: {said(entry)}: {found.verdict}")
+    return found
+
+
+MOST_LOST = 20  # entries of a store that break their process, one after the other
+
+
+def _race(
+    track: Session,
+    entry: StoredTactic,
+    point: Planned,
+    found: AuditedTactic,
+    entries: int,
+    effect: float,
+) -> None:
+    assert entry.parts is not None
+    operation, runner = entry.parts[0], entry.runner
+    call = track.ask(
+        "tactics", point=point.as_dict(), operation=operation, runner=runner, key=entry.key
+    )
+    if not call["reached"]:
+        found.reason = "the call of this shape is kept under another key here"
+        return
+    own = _name(entry.tactic)
+    tactics = {_name(tactic): tactic for tactic in [entry.tactic, *call["tactics"]]}
+    ready = [n for n, t in tactics.items() if _ready(track, n, t, checked=True)]
+    found.failed = len(tactics) - len(ready)
+    if own not in ready:
+        found.reason = "the stored tactic gives a wrong result here, or fails"
+        return
+    found.tactics = len(ready)
+    race = Race(ready, own, entries, effect)
+    if not _ready(track, own + AA, entry.tactic, checked=False):
+        race.fail(own + AA)
+    until = monotonic() + track.budget_s
+    while True:
+        race.add({n: median(track.ask("burst", name=n)["times"]) for n in race.order()})
+        if race.look(last=race.rounds >= LOOKS[0] and monotonic() > until):
+            break
+    _conclude(race, own, found)
+
+
+def _name(tactic: Any) -> str:
+    return json.dumps(tactic)
+
+
+def _ready(track: Session, name: str, tactic: Any, checked: bool) -> bool:
+    """Whether a tactic can be timed. One that fails costs itself alone, unless it breaks the process."""
+    try:
+        answer = track.ask("tactic", name=name, tactic=tactic, checked=checked)
+    except LostError:
+        raise
+    except SideError:
+        return False
+    return bool(answer["status"] == "ok")
+
+
+def _conclude(race: Race, own: str, found: AuditedTactic) -> None:
+    found.time_us = race.time_us(own)
+    found.best = sorted(race.contenders, key=lambda name: race.time_us(name) or 0)
+    found.cost = relative(race.against(own, race.leader))
+    if own not in race.contenders:
+        found.verdict = "wrong"
+    elif race.decision() == "winner":
+        found.verdict = "right"
+    else:
+        found.verdict = "within noise" if race.decision() == "tie" else "undecided"
+
+
+def audit_text(audit: Audit) -> str:
+    """What an audit says, on one screen."""
+    head = ("call", "stored", "time", "verdict", "costs", "fastest", "of")
+    rows = [
+        (
+            one.point or one.key,
+            f"{one.runner} {one.tactic}",
+            micro(one.time_us),
+            one.verdict,
+            between(one.cost) if one.cost and one.verdict == "wrong" else "–",
+            ", ".join(one.best[:3]) or "–",
+            str(one.tactics or "–"),
+        )
+        for one in audit.entries
+    ]
+    counts = {v: sum(one.verdict == v for one in audit.entries) for v in Verdict.__args__}  # type: ignore[attr-defined]
+    lines = [aligned(head, rows, left=2).rstrip(), ""]
+    lines.append(", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))
+    reasons = {one.reason: one for one in audit.entries if one.reason}
+    lines += [f"not timed: {reason} ({one.point or one.key})" for reason, one in reasons.items()]
+    return "\n".join(lines) + "\n"

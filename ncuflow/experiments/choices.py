@@ -1,0 +1,333 @@
+"""The variants of a shape: what its caller may set without another result, and constants of the source that may be others.
+
+A shape is a point with FlashInfer's defaults for all that is free; its choices are the points that differ from it in that
+alone. A value takes part where a price of the target says that the parameter means something there. A constant is a named edit
+of the source, in the function that the source index finds. Where a version has it nowhere, or more than once, it is named as
+not there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ncuflow.experiments.record import SearchedKnob
+from ncuflow.expression import holds
+from ncuflow.io import write_text
+from ncuflow.source.cuda import functions
+from ncuflow.sweep.points import Planned, expand
+from ncuflow.target.contract import Target
+from ncuflow.target.launch import Params
+from ncuflow.target.source import Constant, Tunable
+
+Also = Mapping[str, Sequence[Any]]  # further parameters that are free here, with their values
+
+
+def shapes(target: Target, points: Sequence[Planned], also: Also | None = None) -> list[Planned]:
+    """The shapes of points, each once, in their order. Of what is free in ``also`` a shape has the first value of its points."""
+    found: dict[tuple[tuple[str, Any], ...], Planned] = {}
+    for point in points:
+        params = {**point.params, **target.free(point.params)}
+        found.setdefault(fixed(target, params, also), _planned(target, params))
+    return list(found.values())
+
+
+def fixed(target: Target, params: Params, also: Also | None = None) -> tuple[tuple[str, Any], ...]:
+    """What makes a shape: all parameters that are not free."""
+    free = {**target.free(params), **(also or {})}
+    return tuple((name, value) for name, value in params.items() if name not in free)
+
+
+def settings(target: Target, params: Params, also: Also | None = None) -> Params:
+    """What a point chooses of what is free."""
+    return {name: params[name] for name in (*target.free(params), *(also or {})) if name in params}
+
+
+def choices(target: Target, shape: Planned, also: Also | None = None) -> list[Planned]:
+    """Every choice of a shape, one an id, that shape first. also: as ``known_to`` allows."""
+    free = target.free(shape.params)
+    given = {name: values for name, values in (also or {}).items() if name in target.parameters}
+    values = [[shape.params[n], *target.choices.get(n, ())] for n in free]
+    values += [[shape.params[n], *more] for n, more in given.items()]
+    found = {shape.id: shape}
+    for combination in itertools.product(*values):
+        params = {**shape.params, **dict(zip([*free, *given], combination, strict=True))}
+        if all(_means(target, params, name, free) for name in free):
+            point = _planned(target, params)
+            found.setdefault(point.id, point)
+    return list(found.values())
+
+
+def known_to(targets: Sequence[Target], also: Also) -> None:
+    """Raises ValueError for a further parameter that none of the targets has, or a value that it cannot have."""
+    for name, values in also.items():
+        having = [target for target in targets if name in target.parameters]
+        if not having:
+            raise ValueError(f"{name!r} is a parameter of none of the targets that are asked for")
+        for target in having:
+            expand([{name: values}], target.parameters, target.choices)
+
+
+def departures(target: Target, shape: Planned, choice: Planned) -> int:
+    """In how many settings a choice departs from its shape's defaults."""
+    return sum(choice.params[name] != value for name, value in shape.params.items())
+
+
+def spelled(target: Target, shape: Planned, choice: Planned) -> str:
+    """A choice by where it departs from the defaults: "cores=tensor backend=fa2"; "default"."""
+    words = [
+        f"{name}={choice.params[name]}"
+        for name, value in shape.params.items()
+        if choice.params[name] != value
+    ]
+    return " ".join(words) or "default"
+
+
+def same_calls(
+    chosen: Mapping[str, Params], info: Mapping[str, Params]
+) -> dict[str, tuple[str, Params]]:
+    """Of choices that make one call all but the first: (the first, what was made of that one's settings).
+
+    chosen: settings by choice; info: what plan() says that it chose, by choice. Two are one call where they are set alike once
+    what was left to FlashInfer has its value, and plan() says the same of both. What leaves nothing to it stands for itself.
+    """
+    calls: dict[str, str] = {}
+    found = {}
+    for name, own in chosen.items():
+        said = info.get(name) or {}
+        made = {key: said.get(key, value) for key, value in own.items()}
+        first = calls.setdefault(repr(sorted({**said, **made}.items())), name)
+        left = {key: value for key, value in made.items() if chosen[first][key] != value}
+        if first != name and left:
+            found[name] = (first, left)
+    return found
+
+
+def folded(first: str, own: Params, made: Params) -> str:
+    """Why a choice is not raced beside the first of its call, which has ``own`` settings."""
+    words = [f"{name}={own[name]} is {value} here" for name, value in made.items()]
+    return ": ".join([f"the call of {first}", *filter(None, [", ".join(words)])])
+
+
+def _planned(target: Target, params: Params) -> Planned:
+    return Planned(target.point_id(params), target.name, params)
+
+
+def _means(target: Target, params: Params, name: str, free: Params) -> bool:
+    """Whether a parameter's value is the default, or means something at a point: as it is, or but for what else is free.
+
+    A price is of few values of the others: that it does not hold for one of them says nothing of this parameter.
+    """
+    if params[name] == free[name]:
+        return True
+    conditions = list(_conditions(target, name))
+    alone = {**params, **free, name: params[name]}
+    return not conditions or any(holds(where, p) for where in conditions for p in (params, alone))
+
+
+def _conditions(target: Target, name: str) -> Iterator[str]:
+    """Where a price of a target says that one of its parameters means something."""
+    return (price.where for price in target.prices if price.parameter == name and not price.given)
+
+
+@dataclass(frozen=True)
+class FoundTunable:
+    """A tunable in a FlashInfer. default: the value that its source has; places: file and line of each."""
+
+    tunable: Tunable
+    default: int
+    places: tuple[str, ...]
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """The values to try: all but the source's own."""
+        return tuple(value for value in self.tunable.values if value != self.default)
+
+
+class NotThereError(ValueError):
+    """This version of FlashInfer has no such constant."""
+
+
+def find(tunable: Tunable, package: Path) -> FoundTunable:
+    """A tunable in the package of a FlashInfer. Raises NotThereError where it has not all of it, or in two ways."""
+    found = [
+        (place, text, _value(place, text))
+        for place in tunable.places
+        for text in [_read(package, place)]
+    ]
+    values = {int(match[1]) for _, _, match in found}
+    if len(values) > 1:
+        said = ", ".join(map(str, sorted(values)))
+        raise NotThereError(f"its places have different values: {said}")
+    places = (f"{p.file}:{text.count(chr(10), 0, match.start(1)) + 1}" for p, text, match in found)
+    return FoundTunable(tunable, values.pop(), tuple(places))
+
+
+def write(
+    edits: Mapping[str, int], knobs: Sequence[FoundTunable], package: Path, folder: Path
+) -> None:
+    """Write the files of the package that hold these knobs, with their new values, below a folder."""
+    texts: dict[str, str] = {}
+    for knob in knobs:
+        if knob.tunable.name not in edits:
+            continue
+        for place in knob.tunable.places:
+            text = texts.get(place.file) or _read(package, place)
+            match = _value(place, text)
+            new = str(edits[knob.tunable.name])
+            texts[place.file] = text[: match.start(1)] + new + text[match.end(1) :]
+    for file, text in texts.items():
+        write_text(folder / file, text)
+
+
+def declared(
+    target: Target, shapes: Sequence[Planned], package: Path, only: Collection[str] | None
+) -> tuple[list[FoundTunable], list[SearchedKnob]]:
+    """(the constants that this FlashInfer has, what a record says of all knobs). only: their names; None of all."""
+    there, said = [], []
+    for tunable in target.source.tunables:
+        if only is not None and tunable.name not in only:
+            continue
+        told = SearchedKnob(
+            name=tunable.name, kind="constant", default=None, values=list(tunable.values), places=[]
+        )
+        said.append(told)
+        try:
+            knob = find(tunable, package)
+        except NotThereError as error:
+            told.missing = str(error)
+            continue
+        there.append(knob)
+        told.default, told.values, told.places = knob.default, list(knob.values), list(knob.places)
+    return there, said + list(_searched_settings(target, shapes, only))
+
+
+def _searched_settings(
+    target: Target, shapes: Sequence[Planned], only: Collection[str] | None
+) -> Iterator[SearchedKnob]:
+    """The parameters that a caller may set, with the values that mean something at a shape or more."""
+    values: dict[str, dict[Any, None]] = {}
+    for shape in shapes:
+        for choice in choices(target, shape):
+            for name in target.free(shape.params):
+                values.setdefault(name, {})[choice.params[name]] = None
+    for name, found in values.items():
+        default, *others = found
+        if others and (only is None or name in only):
+            yield SearchedKnob(name=name, kind="setting", default=default, values=others, places=[])
+
+
+def _read(package: Path, place: Constant) -> str:
+    try:
+        return (package / place.file).read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise NotThereError(f"{place.file}: no such file") from None
+
+
+def _value(place: Constant, text: str) -> re.Match[str]:
+    """The one match of a place in the text of its file."""
+    matches = [
+        match
+        for start, end in _spans(place, text)
+        for match in re.compile(place.pattern).finditer(text, start, end)
+    ]
+    if len(matches) != 1:
+        where = f"{place.function} of {place.file}" if place.function else place.file
+        found = f"{len(matches)} times" if matches else "not"
+        raise NotThereError(f"{where}: {place.pattern} matches {found}")
+    return matches[0]
+
+
+def _spans(place: Constant, text: str) -> list[tuple[int, int]]:
+    """From where to where the text may hold the value: the whole, or each function of that name."""
+    if not place.function:
+        return [(0, len(text))]
+    starts = [0, *(match.end() for match in re.finditer("\n", text)), len(text)]
+    return [
+        (starts[f.line_start - 1], starts[f.line_end])
+        for f in functions(text)
+        if f.name == place.function
+    ]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Values of knobs that are not the default: edits, of constants of the source; settings, of what a caller may choose."""
+
+    edits: tuple[tuple[str, int], ...] = ()
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """E.g. "threads=256 split=off"."""
+        return " ".join(f"{name}={value}" for name, value in (*self.edits, *self.settings))
+
+    @property
+    def departs(self) -> int:
+        """In how many knobs."""
+        return len(self.edits) + len(self.settings)
+
+    def points(
+        self, target: Target, shapes: Sequence[Planned], knobs: Sequence[FoundTunable]
+    ) -> dict[str, Planned]:
+        """Its points, by the ids of the shapes at which it means something."""
+        found = {shape.id: self._at(target, shape, knobs) for shape in shapes}
+        return {shape: point for shape, point in found.items() if point is not None}
+
+    def _at(self, target: Target, shape: Planned, knobs: Sequence[FoundTunable]) -> Planned | None:
+        """Its point at a shape; None where a knob of it means nothing there."""
+        params = {**shape.params, **dict(self.settings)}
+        allowed = {tuple(settings) for settings, _ in _settings(target, shape, None)}
+        if self.settings not in allowed:
+            return None
+        meant = {knob.tunable.name for knob in knobs if holds(knob.tunable.where, params)}
+        if not {name for name, _ in self.edits} <= meant:
+            return None
+        return Planned(target.point_id(params), target.name, params)
+
+
+def listed(
+    target: Target,
+    shapes: Sequence[Planned],
+    knobs: Sequence[FoundTunable],
+    only: Collection[str] | None,
+) -> list[Candidate]:
+    """Every candidate that means something at a shape or more. only: the knobs that may depart; None of all."""
+    found: dict[Candidate, tuple[int, int]] = {}
+    for shape in shapes:
+        for settings, params in _settings(target, shape, only):
+            meant = [
+                knob
+                for knob in knobs
+                if holds(knob.tunable.where, params) and _wanted(knob.tunable.name, only)
+            ]
+            for places in itertools.product(*(range(len(k.values) + 1) for k in meant)):
+                edits = tuple(
+                    (knob.tunable.name, knob.values[place - 1])
+                    for knob, place in zip(meant, places, strict=True)
+                    if place
+                )
+                candidate = Candidate(edits, settings)
+                if candidate.departs:
+                    found.setdefault(candidate, (candidate.departs, sum(places)))
+    return sorted(found, key=lambda candidate: found[candidate])
+
+
+def _settings(
+    target: Target, shape: Planned, only: Collection[str] | None
+) -> Iterator[tuple[tuple[tuple[str, Any], ...], Params]]:
+    """What a caller may choose at a shape: (what of it departs from the defaults, all parameters)."""
+    for choice in choices(target, shape):
+        departing = tuple(
+            (name, value) for name, value in choice.params.items() if value != shape.params[name]
+        )
+        if all(_wanted(name, only) for name, _ in departing):
+            yield departing, choice.params
+
+
+def _wanted(name: str, only: Collection[str] | None) -> bool:
+    return only is None or name in only

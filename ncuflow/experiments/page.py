@@ -1,0 +1,292 @@
+"""What an advice becomes: a page with a map of shapes, and a module of Python that a server imports."""
+
+from __future__ import annotations
+
+import pprint
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jinja2
+
+from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape
+from ncuflow.experiments.text import between, departing, longer, ruled, said, sure, taken
+from ncuflow.format import MISSING, micro
+from ncuflow.io import CommandError, resource
+from ncuflow.target.contract import Target
+
+# Of choices, the most frequent first; what comes after them shares the last. Black is read on all of them.
+COLOURS = ("#9ecae1", "#fdd0a2", "#a1d99b", "#dadaeb", "#fcbba1", "#c7e9c0", "#fdae6b", "#bcbddc")
+
+
+class MapCell(NamedTuple):
+    """A shape on a map. kind: its class of the style sheet."""
+
+    id: str
+    kind: str
+    take: str
+    gain: str
+
+
+class MapLine(NamedTuple):
+    """A row of a map."""
+
+    value: Any
+    cells: list[MapCell | None]
+
+
+@dataclass(frozen=True)
+class ShapeMap:
+    """Shapes that differ in two parameters alone."""
+
+    title: str
+    row: str
+    column: str
+    columns: list[Any]
+    lines: list[MapLine]
+
+
+class Maps(NamedTuple):
+    """All maps, and the colours of choices."""
+
+    maps: list[ShapeMap]
+    colours: Sequence[str]
+
+
+class ShapeRows(NamedTuple):
+    """A shape with a row for each choice."""
+
+    id: str
+    shape: AdvisedShape
+    take: str
+    rows: list[tuple[str, ...]]
+
+
+def rendered(advice: Advice) -> str:
+    """The page's text."""
+    env = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+    )
+    versions = ", ".join(f"{name} {value}" for name, value in advice.versions.items() if value)
+    text = resource("templates/html/advice.html").read_text(encoding="utf-8")
+    return env.from_string(text).render(
+        advice=advice,
+        versions=versions,
+        sure=sure(advice),
+        rules=[ruled(rule) for rule in advice.rules],
+        maps=_maps(advice.shapes),
+        shapes=[_rows(shape) for shape in advice.shapes],
+    )
+
+
+def _maps(shapes: Sequence[AdvisedShape]) -> Maps:
+    colours = _colours(shapes)
+    found = []
+    for target in dict.fromkeys(shape.target for shape in shapes):
+        own = [shape for shape in shapes if shape.target == target]
+        row, column = _axes(own)
+        rest: dict[str, list[AdvisedShape]] = {}
+        for shape in own:
+            rest.setdefault(_title(shape, own, (row, column)), []).append(shape)
+        found += [_map(title, row, column, some, colours) for title, some in rest.items()]
+    return Maps(found, COLOURS)
+
+
+def _axes(shapes: Sequence[AdvisedShape]) -> tuple[str, str]:
+    """The two parameters in which the shapes differ most: the rows', the columns'."""
+    names = list(shapes[0].params)
+    counts = {name: len({str(shape.params[name]) for shape in shapes}) for name in names}
+    first, second, *_ = sorted(names, key=lambda name: -counts[name])
+    return second, first
+
+
+def _title(shape: AdvisedShape, shapes: Iterable[AdvisedShape], axes: tuple[str, str]) -> str:
+    """The target, and where a shape is one of several kinds."""
+    varied = [
+        name
+        for name in shape.params
+        if name not in axes and len({str(s.params[name]) for s in shapes}) > 1
+    ]
+    return ", ".join([shape.target, *(f"{name} {shape.params[name]}" for name in varied)])
+
+
+def _map(
+    title: str, row: str, column: str, shapes: Sequence[AdvisedShape], colours: dict[str, str]
+) -> ShapeMap:
+    columns = _values(shape.params[column] for shape in shapes)
+    by_place = {(s.params[row], s.params[column]): _cell(s, colours) for s in shapes}
+    lines = [
+        MapLine(value, [by_place.get((value, other)) for other in columns])
+        for value in _values(shape.params[row] for shape in shapes)
+    ]
+    return ShapeMap(title, row, column, columns, lines)
+
+
+def _values(found: Iterable[Any]) -> list[Any]:
+    """Each value once, numbers by size."""
+    return sorted(set(found), key=lambda value: (isinstance(value, str), value))
+
+
+def _colours(shapes: Sequence[AdvisedShape]) -> dict[str, str]:
+    """The class of each choice that is advised somewhere in place of the default."""
+    names = [_settings(shape) for shape in shapes if not _grey(shape)]
+    often = sorted(set(names), key=lambda name: (-names.count(name), name))
+    return {name: f"c{min(at, len(COLOURS) - 1)}" for at, name in enumerate(often)}
+
+
+def _grey(shape: AdvisedShape) -> bool:
+    return shape.advised in (None, shape.shape)
+
+
+def _settings(shape: AdvisedShape) -> str:
+    chosen = shape.choice(shape.advised)
+    return departing(chosen, shape) if chosen else MISSING
+
+
+def _cell(shape: AdvisedShape, colours: dict[str, str]) -> MapCell:
+    take = _settings(shape)
+    kind = "tie" if _grey(shape) else colours[take]
+    return MapCell(_id(shape), kind, take, longer(shape))
+
+
+def _id(shape: AdvisedShape) -> str:
+    return re.sub(r"\W", "_", shape.shape)
+
+
+def _rows(shape: AdvisedShape) -> ShapeRows:
+    timed = sorted(shape.choices, key=lambda one: (one.time_us is None, one.time_us or 0))
+    return ShapeRows(_id(shape), shape, taken(shape), [_row(one, shape) for one in timed])
+
+
+def _row(one: AdvisedChoice, shape: AdvisedShape) -> tuple[str, ...]:
+    fate = f"{one.fate}: {one.reason}" if one.reason else one.fate
+    behind = between(one.behind) if one.behind else MISSING
+    rounds = MISSING if one.rounds is None else str(one.rounds)
+    return said(one, shape), micro(one.time_us), behind, fate, rounds, micro(one.plan_us)
+
+
+# What the record says stands in it as literals alone: whoever wrote the record writes no code.
+TEMPLATE = '''"""Which arguments FlashInfer is called with, shape by shape: what `ncuflow advise` measured.
+
+Made by a program, not by hand.
+
+choose(target, shape) gives the arguments by call ("wrapper", "plan", "run") and, in "settings", what they stand for. A size
+between those measured has the arguments of the nearest one; outside of what was measured it is FlashInfer's default, and a
+warning says so once a shape. explain(target, shape) says in a sentence why.
+"""
+
+import math
+import warnings
+
+GPU = {gpu!r}
+VERSIONS = {versions}
+MEASURED = {measured!r}  # UTC
+RECORDING = {recording!r}  # None: measured there
+
+# target -> what its shapes are: "kinds" are equal or it is another kernel, "sizes" lie between those measured.
+TARGETS = {targets}
+
+_told = set()
+
+
+def choose(target, shape):
+    """{{"wrapper": {{…}}, "plan": {{…}}, "run": {{…}}, "settings": {{…}}}} for a shape, by the target's parameters; one that is
+    left out has the value that all measured shapes have."""
+    entry, why = _look(target, shape)
+    if entry is None:
+        known = (target, tuple(sorted(shape.items())))
+        if known not in _told:
+            _told.add(known)
+            warnings.warn(why, stacklevel=2)
+        return {{"settings": {{}}}}
+    return {{**entry["asked"], "settings": dict(entry["settings"])}}
+
+
+def explain(target, shape):
+    """Why choose() says what it says."""
+    return _look(target, shape)[1]
+
+
+def _look(target, shape):
+    """(the entry of a shape or None, why)."""
+    about = TARGETS.get(target)
+    if about is None:
+        return None, f"{{target}}: not measured, so FlashInfer's default"
+    known = [*about["kinds"], *about["sizes"]]
+    strange = [name for name in shape if name not in known]
+    if strange:
+        return None, f"{{target}}: {{strange[0]!r}} is no parameter of a shape, so FlashInfer's default"
+    entries = about["shapes"]
+    for name in known:
+        values = {{entry["shape"][name] for entry in entries}}
+        if name not in shape and len(values) > 1:
+            return None, f"{{target}}: {{name}} is not given, so FlashInfer's default"
+    asked = {{name: shape.get(name, entries[0]["shape"][name]) for name in known}}
+    alike = [e for e in entries if all(e["shape"][n] == asked[n] for n in about["kinds"])]
+    if not alike:
+        return None, f"{{target}}: nothing of this kind was measured, so FlashInfer's default"
+    for name in about["sizes"]:
+        low, high = (end(e["shape"][name] for e in alike) for end in (min, max))
+        if not low <= asked[name] <= high:
+            return None, f"{{target}}: {{name}} = {{asked[name]}} is outside of {{low}} to {{high}}, so FlashInfer's default"
+    near = min(alike, key=lambda e: sum(abs(math.log(e["shape"][n] / asked[n])) for n in about["sizes"]))
+    return near, f"{{target}}: {{near['why']}}"
+'''
+
+
+def python_module(advice: Advice, targets: dict[str, Target]) -> str:
+    """The module's text. targets: by name, those of the advice. Raises CommandError where a shape lacks what it is called by."""
+    return TEMPLATE.format(
+        gpu=advice.gpu,
+        versions=pprint.pformat(advice.versions, width=100),
+        measured=advice.date,
+        recording=advice.recording,
+        targets=pprint.pformat(_targets(advice, targets), width=110, sort_dicts=False),
+    )
+
+
+def _targets(advice: Advice, targets: dict[str, Target]) -> dict[str, Any]:
+    found = {}
+    for name, target in targets.items():
+        shapes = [s for s in advice.shapes if s.target == name and s.advised is not None]
+        if shapes:
+            found[name] = _entries(target, shapes)
+    return found
+
+
+def _entries(target: Target, shapes: Sequence[AdvisedShape]) -> dict[str, Any]:
+    """The parameters that make a shape, and the advice of each. What a step varies is a size; heads and dimensions are a model's,
+    and choose the kernel."""
+    free = {name for shape in shapes for one in shape.choices for name in one.settings}
+    names = [name for name in target.parameters if name not in free]
+    return {
+        "kinds": [name for name in names if name not in target.small],
+        "sizes": [name for name in names if name in target.small],
+        "shapes": [_entry(shape, names) for shape in shapes],
+    }
+
+
+def _entry(shape: AdvisedShape, names: Sequence[str]) -> dict[str, Any]:
+    chosen = shape.choice(shape.advised)
+    if chosen is None or not shape.params.keys() >= set(names):
+        raise CommandError(f"{shape.shape}: the advice lacks its choice, or a parameter of it")
+    return {
+        "shape": {name: shape.params[name] for name in names},
+        "settings": chosen.settings,
+        "asked": chosen.asked,
+        "why": _why(shape),
+    }
+
+
+def _why(shape: AdvisedShape) -> str:
+    if shape.advised == shape.shape:
+        return (
+            f"{shape.outcome}: no other choice is surely faster than the default at {shape.shape}"
+        )
+    if shape.regret is None:
+        return f"{shape.outcome} at {shape.shape}, where the default could not be timed"
+    low, high = (100 * bound for bound in (shape.regret.low, shape.regret.high))
+    return f"{shape.outcome} at {shape.shape}, where the default takes {low:.1f} to {high:.1f} % longer"

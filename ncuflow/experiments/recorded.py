@@ -1,0 +1,423 @@
+"""An advice of what was recorded: of each shape the choices that the evidence has, by its pairs in turns, else apart.
+
+Where two choices were timed in turns, those samples decide; else the two points' own series do, held against the noise of
+the evidence (``ncuflow.findings.choices``). Counters say where the difference between the default and the advised one lies:
+what limits each, and what each executes, reads and computes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ncuflow.compare import attribution, verdict
+from ncuflow.compare.records import Cause
+from ncuflow.compare.verdict import Side
+from ncuflow.experiments import choices, heuristics
+from ncuflow.experiments.advise import layers
+from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape, ShapeOutcome
+from ncuflow.findings import choices as evidence
+from ncuflow.findings import limiter, locate, profiled, stored
+from ncuflow.findings.choices import Effect
+from ncuflow.format import si
+from ncuflow.io import BadInput, conforming, read_as
+from ncuflow.model import SOFTWARE, Kernel, Point, Results
+from ncuflow.parsers import ncu
+from ncuflow.race.record import Relative
+from ncuflow.record import Check
+from ncuflow.sweep.points import Planned
+from ncuflow.target.contract import Target, known, load
+from ncuflow.target.launch import Params
+
+CAUSES = 2  # of two launches of the same kernels
+LEAST_SHARE = 0.05  # of the difference: a smaller part of it is no cause
+LEAST_RATIO = 1.25  # of a counter: a smaller difference is not said
+# Counters of which kernels of other code have other amounts for the same work: the key, how it is said, and its unit.
+AMOUNTS = (
+    ("inst_executed", "executes {} the instructions", ""),
+    ("dram_bytes_read", "reads {} the bytes from DRAM", "B"),
+    ("tensor_flops", "computes {} the FLOPs on tensor cores", "FLOP"),
+)
+
+
+@dataclass(frozen=True)
+class CountedChoice:
+    """What counters say of a choice. row: columns of its measurement, as `ncuflow.findings.limiter` reads them."""
+
+    point: str
+    profile: attribution.Profile
+    row: Mapping[str, Any]
+
+    @property
+    def kernels(self) -> Sequence[Kernel]:
+        return self.profile.kernels
+
+    def total(self, key: str) -> float | None:
+        """A counter of all kernels together; None where one lacks it."""
+        values = [kernel["metrics"].get(key) for kernel in self.kernels]
+        known = [value for value in values if value is not None]
+        return sum(known) if known and len(known) == len(values) else None
+
+
+Counts = Mapping[str, CountedChoice]  # by point
+
+
+def of_side(side: Side) -> Counts:
+    """The points of results that were profiled."""
+    return {
+        name: CountedChoice(name, side.profile(name), point["measurement"])
+        for name, point in side.points.items()
+        if point["kernels"]
+    }
+
+
+@contextmanager
+def counts(folder: Path) -> Iterator[Counts]:
+    """What was counted: results, a recording, or a folder with reports of `ncuflow ncu`. Raises BadInput where it is none."""
+    reports = sorted([*folder.rglob("*.ncu-rep"), *folder.rglob("*.ncu-rep.xz")])
+    if locate.is_recording(folder) or (folder / "results").is_dir() or not reports:
+        with locate.results_of(folder, None) as place:
+            yield of_side(verdict.load(place))
+    else:
+        yield _of_reports(reports)
+
+
+def _of_reports(reports: Sequence[Path]) -> Counts:
+    found: dict[str, list[Kernel]] = defaultdict(list)
+    for path in reports:
+        for kernel in profiled.kernels(ncu.read(path, with_lines=False), path.name):
+            if kernel["point"]:
+                found[kernel["point"]].append(kernel)
+    if not found:
+        raise BadInput(reports[0], "no launch in a range that is named after a point")
+    return {name: _counted(name, kernels) for name, kernels in found.items()}
+
+
+def _counted(point: str, kernels: Sequence[Kernel]) -> CountedChoice:
+    row = profiled.row_of(kernels, profiled.provenance(kernels[0], None))
+    return CountedChoice(point, attribution.Profile(kernels=kernels), row)
+
+
+def explain_from(advice: Advice, folder: Path) -> None:
+    """Put into an advice, from counters of the same points, why the default and the slowest of what was counted take longer than
+    the advised choice."""
+    with counts(folder) as found:
+        for shape in advice.shapes:
+            shape.cause = list(_of_shape(shape, found))
+
+
+def _of_shape(shape: AdvisedShape, found: Counts) -> Iterator[str]:
+    taken = shape.choice(shape.advised)
+    if taken is None or taken.point not in found or taken.time_us is None:
+        return
+    slower = [
+        one for one in shape.choices if one.fate == "slower" and one.time_us and one.point in found
+    ]
+    slower.sort(key=lambda one: -(one.time_us or 0.0))
+    default = [one for one in slower if one.point == shape.shape]
+    for one in dict.fromkeys(choice.point for choice in [*default, *slower[:1]]):
+        other = shape.choice(one)
+        assert other is not None and other.time_us is not None
+        flops = load(shape.target).work({**shape.params, **other.settings}).flops
+        yield from causes(
+            found[taken.point], found[one], (taken.time_us, other.time_us), flops=flops
+        )
+
+
+def causes(
+    taken: CountedChoice,
+    other: CountedChoice,
+    times: tuple[float, float],
+    noise_us: float = 0.0,
+    flops: float | None = None,
+) -> list[str]:
+    """Why the second of two choices takes longer than the first; times: of both, µs; flops: that the shape asks for."""
+    ratio = f"{other.point} takes {times[1] / times[0]:.2f} times as long as {taken.point}"
+    names = [sorted(kernel["name"] for kernel in one.kernels) for one in (taken, other)]
+    if names[0] != names[1]:
+        sides = f"it is {_limit(other, flops)}; the other is {_limit(taken, flops)}"
+        return [". ".join([f"{ratio}: {sides}", *filter(None, [_amounts(taken, other)])])]
+    found = attribution.explain(taken.profile, other.profile, *times, noise_us).causes
+    least = LEAST_SHARE * (times[1] - times[0])
+    worth = [c for c in found if c.delta_us is not None and c.delta_us >= least]
+    if not worth:
+        return [f"{ratio}; under ncu, which runs each kernel alone, its kernels take no longer"]
+    return [f"{ratio}: {_cause(cause)}" for cause in worth[:CAUSES]]
+
+
+def _limit(choice: CountedChoice, flops: float | None) -> str:
+    """What limits a choice, with the name of its kernel and its grid."""
+    main = profiled.longest(choice.kernels)
+    row = dict(choice.row)
+    computed = choice.total("tensor_flops")
+    if row.get("tensor_padding_pct") is None and flops and computed:
+        row["tensor_padding_pct"] = 100 * max(0.0, 1 - flops / computed)
+    said = limiter.words(row) or "not judged: its report lacks the breakdown"
+    where = f"{main['name']} on a grid of {main['grid']}"
+    return f"{where}, {said.removeprefix(main['name']).removeprefix(', ')}"
+
+
+def _amounts(taken: CountedChoice, other: CountedChoice) -> str:
+    """Of what the other has more or less, by counters."""
+    found = []
+    for key, words, unit in AMOUNTS:
+        own, more = taken.total(key), other.total(key)
+        if own and more and not 1 / LEAST_RATIO < more / own < LEAST_RATIO:
+            times = f"{more / own:.1f} times" if more > own else f"{100 * more / own:.0f} % of"
+            amounts = f" ({si(more, unit)}, not {si(own, unit)})"
+            found.append(words.format(times) + amounts)
+    return f"It {', '.join(found)}" if found else ""
+
+
+def _cause(cause: Cause) -> str:
+    of_it = f" ({100 * cause.share_of_delta:.0f} % of it)" if cause.share_of_delta else ""
+    sides = " → ".join(str(value) for value in (cause.base, cause.head) if value is not None)
+    return ", ".join(filter(None, [f"{cause.what}{of_it}", sides, cause.evidence]))
+
+
+NONE = Relative(estimate=0.0, low=0.0, high=0.0)
+
+
+def read(path: Path) -> Advice:
+    """What `ncuflow advise --out` wrote. Raises BadInput where it is that of nothing."""
+    found = read_as(path, Advice, "an advice")
+    for shape in found.shapes:
+        try:
+            target = load(shape.target)
+            for settings in ({}, *(choice.settings for choice in shape.choices)):
+                target.completed({**shape.params, **settings})
+        except ValueError as error:
+            raise BadInput(path, f"{shape.shape}: {error}") from None
+    found.tier = "C"
+    return found
+
+
+def advise(
+    folder: Path, targets: Sequence[str] | None, also: choices.Also, metric: str, effect: float
+) -> Advice:
+    """The advice of a recording, or of the outputs of a run, for every shape of which it has several choices.
+
+    Raises BadInput where the folder is neither, or lacks a target.
+    """
+    with locate.results_of(folder, targets) as place:
+        found = stored.folder(place, targets)
+        side = verdict.load(place, targets)
+        counts = of_side(side)
+        # What was timed apart from the rest of a recording is another advice.
+        shapes = [
+            one
+            for name, results in found.items()
+            if name in known()
+            for one in _of_target(known()[name], results, counts, also, metric, effect)
+        ]
+    about = side.provenance
+    advice = {
+        "tier": about["tier"],
+        "recording": about.get("recording"),
+        "gpu": about.get("gpu"),
+        "versions": {label: about.get(key) for key, label in SOFTWARE.items()},
+        "date": about["date"],
+        "metric": metric,
+        "effect": effect,
+        "alpha": evidence.ALPHA,
+        "shapes": shapes,
+        "rules": heuristics.rules(shapes, metric),
+    }
+    return conforming(folder, advice, Advice, "evidence that an advice can be made of")
+
+
+def _of_target(
+    target: Target,
+    results: Results,
+    counts: Counts,
+    also: choices.Also,
+    metric: str,
+    effect: float,
+) -> Iterator[AdvisedShape]:
+    """The shapes of which several choices were measured."""
+    groups: dict[tuple[tuple[str, Any], ...], list[Point]] = {}
+    for point in results["points"]:
+        groups.setdefault(choices.fixed(target, point["params"], also), []).append(point)
+    for group in groups.values():
+        if sum(_time(point, metric) is not None for point in group) > 1:
+            found = _Group(target, results, counts, metric, effect, group, also)
+            if found.several:
+                yield found.advised()
+
+
+def _same(
+    target: Target, points: Sequence[Point], also: choices.Also
+) -> dict[str, tuple[str, Params]]:
+    """Points that make the call of an earlier one, as ``choices.same_calls`` says."""
+    chosen = {p["point"]: choices.settings(target, p["params"], also) for p in points}
+    return choices.same_calls(chosen, {p["point"]: p.get("info") or {} for p in points})
+
+
+def _time(point: Point, metric: str) -> float | None:
+    """The metric of a point that was right."""
+    value = point["measurement"].get(metric) if point["status"] == "ok" else None
+    return value if isinstance(value, float) and value > 0 else None
+
+
+class _Group:
+    """The points of one shape."""
+
+    def __init__(
+        self,
+        target: Target,
+        results: Results,
+        counts: Counts,
+        metric: str,
+        effect: float,
+        group: Sequence[Point],
+        also: choices.Also,
+    ) -> None:
+        self._target, self._results, self._counts = target, results, counts
+        self._metric, self._effect, self._also = metric, effect, also
+        first = group[0]["params"]
+        params = {**first, **target.free(first)}
+        self._default = Planned(target.point_id(params), target.name, params)
+        self._all = {point["point"]: point for point in group}
+        timed = [point for point in group if _time(point, metric) is not None]
+        self._same = _same(target, [p for p in self._ordered if p in timed], also)
+        timed = [point for point in timed if point["point"] not in self._same]
+        self._timed = sorted(timed, key=lambda point: _time(point, metric) or 0.0)
+        self._leader = self._timed[0]
+        self._behind = {
+            point["point"]: evidence.between(self._leader, point, metric, results)
+            for point in self._timed[1:]
+        }
+
+    @property
+    def several(self) -> bool:
+        """Whether several choices were timed that are not one call."""
+        return len(self._timed) > 1
+
+    def advised(self) -> AdvisedShape:
+        best = [point["point"] for point in self._timed if self._fate(point) != "slower"]
+        taken = min(best, key=lambda name: (self._departs(self._all[name]), best.index(name)))
+        default = self._all.get(self._default.id)
+        price = self._price(taken, default)
+        rest = [p for p in self._behind.values() if p is not None]
+        every = [*rest, *([price] if price else [])]
+        found = AdvisedShape(
+            target=self._target.name,
+            shape=self._default.id,
+            params=dict(self._default.params),
+            outcome=self._outcome(best),
+            best=best,
+            advised=taken,
+            regret=NONE if taken == self._default.id else _relative(price),
+            in_turns=bool(every) and all(one.in_turns for one in every),
+            cause=self._causes(taken, default),
+            choices=[*self._lacking(), *map(self._choice, self._ordered)],
+        )
+        found.layers = layers(found)
+        return found
+
+    def _price(self, taken: str, default: Point | None) -> Effect | None:
+        """What the default takes against the one to take; None where it is that, or was not timed."""
+        if default is None or default not in self._timed or taken == self._default.id:
+            return None
+        return evidence.between(self._all[taken], default, self._metric, self._results)
+
+    def _fate(self, point: Point) -> str:
+        if point["status"] != "ok":
+            return point["status"]
+        if point["point"] in self._same:
+            return "same"
+        if point is self._leader:
+            return "best"
+        price = self._behind.get(point["point"])
+        if price is None or price.verdict == "not tested":
+            return "undecided"
+        surely = price.verdict == "differs" and (price.low is None or price.low > self._effect / 2)
+        return "slower" if surely else "best"
+
+    def _outcome(self, best: Sequence[str]) -> ShapeOutcome:
+        if len(best) == 1:
+            return "winner"
+        fates = {self._fate(self._all[name]) for name in best}
+        return "undecided" if "undecided" in fates else "tie"
+
+    def _departs(self, point: Point) -> int:
+        return choices.departures(self._target, self._default, _planned(self._target, point))
+
+    @property
+    def _ordered(self) -> list[Point]:
+        """The default first, then what departs from it least."""
+        return sorted(self._all.values(), key=self._departs)
+
+    def _lacking(self) -> Iterator[AdvisedChoice]:
+        """The default, where it is no point of the evidence."""
+        if self._default.id not in self._all:
+            yield AdvisedChoice(
+                point=self._default.id,
+                settings=choices.settings(self._target, self._default.params, self._also),
+                asked=self._target.asked(self._default.params),
+                departs=0,
+                fate="skipped",
+                reason="the default is not among what was recorded",
+            )
+
+    def _choice(self, point: Point) -> AdvisedChoice:
+        price = self._behind.get(point["point"])
+        check: Mapping[str, Any] = dict(point.get("check") or {})
+        plan = point["measurement"].get("plan_us")
+        fate: Any = self._fate(point)
+        return AdvisedChoice(
+            point=point["point"],
+            settings=choices.settings(self._target, point["params"], self._also),
+            asked=self._target.asked(point["params"]),
+            departs=self._departs(point),
+            fate=fate,
+            reason=self._reason(point),
+            resolved=dict(next((m for f, m in self._same.values() if f == point["point"]), {})),
+            check=Check(**{k: v for k, v in check.items() if k in Check.model_fields})
+            if check
+            else None,
+            time_us=_time(point, self._metric),
+            behind=NONE if point is self._leader else _relative(price),
+            plan_us=plan if isinstance(plan, float) else None,
+        )
+
+    def _reason(self, point: Point) -> str | None:
+        if point["point"] not in self._same:
+            return point["reason"]
+        first, made = self._same[point["point"]]
+        own = choices.settings(self._target, self._all[first]["params"], self._also)
+        return choices.folded(first, own, made)
+
+    def _causes(self, taken: str, default: Point | None) -> list[str]:
+        """What the default's launches have, by counters and trace, that those of the advised choice have not; and those of
+        the slowest choice."""
+        found = []
+        for point in dict.fromkeys(
+            p["point"] for p in (default, self._timed[-1]) if p in self._timed
+        ):
+            price = evidence.between(
+                self._all[taken], self._all[point], self._metric, self._results
+            )
+            if point == taken or price is None or self._fate(self._all[point]) != "slower":
+                continue
+            if not {taken, point} <= self._counts.keys():
+                continue
+            half = ((price.high or 0.0) - (price.low or 0.0)) / 2 * price.base
+            sides = (self._counts[taken], self._counts[point])
+            found += causes(*sides, (price.base, price.other), half)
+        return found
+
+
+def _planned(target: Target, point: Point) -> Planned:
+    return Planned(point["point"], target.name, dict(point["params"]))
+
+
+def _relative(price: Effect | None) -> Relative | None:
+    """The change with its interval; None where the evidence keeps no spread."""
+    if price is None or price.low is None or price.high is None:
+        return None
+    return Relative(estimate=price.change, low=price.low, high=price.high)

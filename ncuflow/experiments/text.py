@@ -1,0 +1,412 @@
+"""What the record of an experiment says, as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from statistics import geometric_mean
+
+from ncuflow.experiments.record import (
+    Advice,
+    AdvisedChoice,
+    AdvisedShape,
+    CandidateStanding,
+    KernelTrial,
+    ModuleTrial,
+    PointTrial,
+    RuleOfThumb,
+    Search,
+    SearchedKnob,
+    SearchedShape,
+    Trial,
+)
+from ncuflow.format import MISSING, aligned, micro, with_unit
+from ncuflow.race import measure
+from ncuflow.race.measure import spelled
+from ncuflow.race.record import WORST, CheckedCase, Relative, TrialTiming
+
+KERNELS, OPCODES = 6, 5  # that the screen has: kernels whose code differs, and opcodes of each
+FILES = 2  # of a module, those that compiled longest
+CAUSES, PARTS = 1, 3  # of a point, and of a cause
+HEAD = ("point", "base", "change", "difference", "base against itself", "rounds", "")
+CODE = {
+    "registers": "registers",
+    "shared_bytes": "static shared memory",
+    "stack_bytes": "stack",
+    "local_instructions": "loads and stores of local memory",
+    "instructions": "instructions",
+}
+
+
+def trial_text(trial: Trial) -> str:
+    """What a trial says, on one screen."""
+    lines = [f"{trial.change.name} at {trial.target}: {trial.outcome}"]
+    if trial.reason:
+        lines.append(f"  {trial.reason}")
+    anew = [module for module in trial.modules if module.compiled]
+    if trial.modules:
+        lines.append(f"{len(anew)} of {with_unit(len(trial.modules), 'modules')} compiled anew")
+        lines += [
+            f"  {module.name}: {module.why}{_alike(module)}{_took(module)}" for module in anew
+        ]
+        lines += _code([kernel for module in anew for kernel in module.kernels])
+    if cases := {case.id: case for point in trial.points for case in point.cases}:
+        right = sum(case.status == "ok" for case in cases.values())
+        lines.append(f"{right} of {with_unit(len(cases), 'inputs')} right")
+        lines += [f"  {told}" for case in cases.values() for told in case_lines(case)]
+    if timed := [point for point in trial.points if point.timing is not None]:
+        lines += [
+            "",
+            aligned(HEAD, [row(point) for point in timed]).rstrip(),
+            f"{100 * (1 - trial.alpha):g} % sure of all points together; what matters is {100 * trial.effect:g} %",
+        ]
+        lines += [told for point in timed for told in reasons(point)]
+        if trial.no_counters:
+            lines.append(f"no counters: {trial.no_counters}")
+    # What is wrong at a case was told with it; these failed, or were left, after their cases.
+    apart = [p for p in trial.points if p.timing is None and all(c.status == "ok" for c in p.cases)]
+    lines += [f"{point.point}: {point.outcome}: {point.reason}" for point in apart]
+    return "\n".join(lines) + "\n"
+
+
+def _alike(module: ModuleTrial) -> str:
+    """How many of a module's kernels the change left as they were."""
+    if module.same_kernels is None:
+        return f" (code not compared: {module.not_compared})"
+    total = module.same_kernels + len(module.kernels)
+    return f"; the code of {len(module.kernels)} of {with_unit(total, 'kernels')} differs"
+
+
+def _took(module: ModuleTrial) -> str:
+    """How long a module was compiled, and which of its files took most of that."""
+    if module.compile_s is None:
+        return ""
+    longest = [f"{file.name} {file.seconds:.0f} s" for file in module.files[:FILES]]
+    return f"; compiled in {module.compile_s:.0f} s" + (
+        f" ({', '.join(longest)})" if longest else ""
+    )
+
+
+def _code(kernels: Sequence[KernelTrial]) -> list[str]:
+    """What differs in compiled code, a line per kernel."""
+    lines = [f"  {kernel.name}: {', '.join(differences(kernel))}" for kernel in kernels[:KERNELS]]
+    left = len(kernels) - KERNELS
+    return (
+        [*lines, f"  and {with_unit(left, 'kernels')} more (--json has them)"]
+        if left > 0
+        else lines
+    )
+
+
+def differences(kernel: KernelTrial) -> Iterator[str]:
+    """What of a kernel's compiled code differs, in words."""
+    if kernel.base is None or kernel.change is None:
+        yield "new" if kernel.base is None else "gone"
+        return
+    for field, label in CODE.items():
+        was, now_is = getattr(kernel.base, field), getattr(kernel.change, field)
+        if was != now_is:
+            yield f"{label} {was} to {now_is}"
+    most = sorted(kernel.opcodes, key=lambda opcode: -abs(kernel.opcodes[opcode]))[:OPCODES]
+    yield (
+        " ".join(f"{kernel.opcodes[opcode]:+d} {opcode}" for opcode in most)
+        or "other operands or order"
+    )
+
+
+def case_lines(case: CheckedCase) -> list[str]:
+    """A case that is not right, and its worst element."""
+    if case.status == "ok":
+        return []
+    lines = [f"{case.id}: {case.status}: {case.reason}"]
+    if case.worst is not None:
+        got, expected = (
+            "not finite" if value is None else f"{value:.6g}"
+            for value in (case.worst.got, case.worst.expected)
+        )
+        place = f"output {case.worst.output} at {case.worst.index}"
+        lines.append(f"  worst element: {place}: {got}, expected {expected} (seed {case.seed})")
+    return lines
+
+
+def reasons(point: PointTrial) -> Iterator[str]:
+    """What explains a difference of times: its first cause, and the parts of that which add most."""
+    if point.no_counters:
+        yield f"{point.point}: no counters: {point.no_counters}"
+    for cause in point.causes[:CAUSES]:
+        sides = f" ({cause.base} → {cause.change})" if cause.base and cause.change else ""
+        adds = "" if cause.delta_us is None else f" {cause.delta_us:+.3g} µs"
+        yield f"{point.point}:{adds} {cause.what}{sides}"
+        parts = [part for part in cause.parts if part.base is not None]
+        most = sorted(parts, key=lambda part: -abs(part.delta_us))[:PARTS]
+        if most:
+            yield "  " + ", ".join(f"{part.delta_us:+.3g} µs {part.what}" for part in most)
+
+
+def row(point: PointTrial) -> list[str]:
+    """The times of a point, as a line of a table has them."""
+    timing = point.timing
+    assert timing is not None
+    late = f", {timing.throttled} bursts throttled" if timing.throttled else ""
+    return [
+        point.point,
+        micro(timing.base_us),
+        micro(timing.change_us),
+        measure.spelled(timing.change),
+        measure.spelled(timing.noise),
+        str(timing.rounds),
+        point.outcome + late,
+    ]
+
+
+def ranked(trials: Sequence[Trial]) -> list[tuple[int | None, Trial]]:
+    """Trials with their ranks, the fastest change first; what was not timed at every point has none, and comes last.
+
+    A change has the rank of the one before it unless an interval at some point tells it from the first of that rank.
+    """
+    timed = sorted((trial for trial in trials if _times(trial)), key=_mean)
+    found: list[tuple[int | None, Trial]] = []
+    first = None
+    for place, trial in enumerate(timed, start=1):
+        if first is None or _apart(first[1], trial):
+            first = (place, trial)
+        found.append((first[0], trial))
+    rest = [trial for trial in trials if not _times(trial)]
+    order = [*WORST[::-1], "not compiled"]
+    return found + [(None, t) for t in sorted(rest, key=lambda trial: order.index(trial.outcome))]
+
+
+def _times(trial: Trial) -> dict[str, TrialTiming]:
+    """The times of a trial by point; none unless every point was timed."""
+    found = {point.point: point.timing for point in trial.points if point.timing is not None}
+    return found if len(found) == len(trial.points) else {}
+
+
+def mean(trial: Trial) -> float | None:
+    """Geometric mean over points of the change's time over the base's; None unless every point was timed."""
+    return _mean(trial) if _times(trial) else None
+
+
+def _mean(trial: Trial) -> float:
+    """Geometric mean over points of the change's time over the base's."""
+    return geometric_mean(1 + timing.change.estimate for timing in _times(trial).values())
+
+
+def _apart(one: Trial, other: Trial) -> bool:
+    """Whether the intervals of two changes lie apart at some point."""
+    sides = _times(one), _times(other)
+    pairs = [(sides[0][point].change, sides[1][point].change) for point in sides[0]]
+    return any(a.high < b.low or b.high < a.low for a, b in pairs)
+
+
+def ranking(trials: Sequence[Trial]) -> str:
+    """Several changes, the fastest first."""
+    rows = [
+        (
+            "–" if rank is None else str(rank),
+            trial.change.name,
+            "–" if rank is None else f"{100 * (_mean(trial) - 1):+.1f} %",
+            trial.outcome,
+        )
+        for rank, trial in ranked(trials)
+    ]
+    table = aligned(("rank", "change", "mean of points", ""), rows).rstrip()
+    return f"\n{table}\nChanges of one rank are not told apart: their intervals overlap at every point.\n"
+
+
+REASONS = 4  # that a screen has of why choices were not timed
+
+
+def advice_text(advice: Advice) -> str:
+    """The table of shapes, what it rests on, and what could not be timed."""
+    where = ", ".join(f"{name} {value}" for name, value in advice.versions.items() if value)
+    lines = [f"{advice.gpu or 'unknown GPU'}; {where}; {advice.date or 'undated'}"]
+    rows = [_row(shape) for shape in advice.shapes]
+    head = (
+        "shape",
+        "take",
+        "the default takes",
+        "outcome",
+        "choices",
+        "plan() paid after",
+        "slowest",
+    )
+    lines += ["", aligned(head, rows, left=2).rstrip(), "", sure(advice)]
+    for shape in advice.shapes:
+        lines += shape.cause
+    lines += [ruled(rule) for rule in advice.rules]
+    lines += _failed(advice.shapes)
+    lines += [f"refused: {text}" for text in advice.refused]
+    lines += [f"does not compile: {name}: {why}" for name, why in advice.failed_modules.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _row(shape: AdvisedShape) -> tuple[str, ...]:
+    timed = [one for one in shape.choices if one.time_us is not None]
+    return (
+        shape.shape,
+        taken(shape),
+        longer(shape),
+        shape.outcome if len(shape.best) < 2 else f"{shape.outcome} of {len(shape.best)}",
+        f"{len(timed)} of {len(shape.choices)}",
+        "–" if shape.layers is None else with_unit(shape.layers, "layers"),
+        slowest(shape),
+    )
+
+
+def taken(shape: AdvisedShape) -> str:
+    """What to take: "default", or what is set and to what, with its time."""
+    chosen = shape.choice(shape.advised)
+    if chosen is None:
+        return "nothing could be timed"
+    return f"{said(chosen, shape)}, {micro(chosen.time_us)}"
+
+
+def slowest(shape: AdvisedShape) -> str:
+    """The slowest choice, and how much longer it takes than the leader."""
+    timed = [one for one in shape.choices if one.fate == "slower" and one.behind]
+    if not timed:
+        return MISSING
+    last = max(timed, key=lambda one: one.behind.estimate if one.behind else 0.0)
+    assert last.behind is not None
+    return f"{said(last, shape)}: {between(last.behind)}"
+
+
+def departing(choice: AdvisedChoice, shape: AdvisedShape) -> str:
+    """A choice by where it departs from the default: "cores=tensor backend=fa2"; "default"."""
+    words = [f"{n}={v}" for n, v in choice.settings.items() if shape.params.get(n) != v]
+    return " ".join(words) or "default"
+
+
+def said(choice: AdvisedChoice, shape: AdvisedShape) -> str:
+    """The same with what FlashInfer makes of it, where that could be asked for as well: "default (backend auto = fa3)"."""
+    made = [f"{name} {choice.settings[name]} = {v}" for name, v in choice.resolved.items()]
+    return departing(choice, shape) + (f" ({', '.join(made)})" if made else "")
+
+
+def longer(shape: AdvisedShape) -> str:
+    """How much longer the default takes; of what was recorded apart from each other without an interval."""
+    if shape.advised == shape.shape:
+        return MISSING
+    if shape.regret is not None:
+        return between(shape.regret)
+    chosen, default = shape.choice(shape.advised), shape.choice(shape.shape)
+    if not (chosen and default and chosen.time_us and default.time_us):
+        return "not timed"
+    return f"{100 * (default.time_us / chosen.time_us - 1):+.1f} %, no interval"
+
+
+def between(found: Relative) -> str:
+    """+1.2 % (+0.8 to +1.6); from twice the time on 3.9 times (3.8 to 4.0)."""
+    if found.estimate >= 1:
+        return f"{1 + found.estimate:.2f} times ({1 + found.low:.2f} to {1 + found.high:.2f})"
+    return spelled(found)
+
+
+def sure(advice: Advice) -> str:
+    """How sure the words of an advice are, and what matters."""
+    of = "of all shapes together" if advice.recording is None else "of each comparison"
+    sure_of = f"{100 * (1 - advice.alpha):g} % sure {of}"
+    return f"{sure_of}, by {advice.metric}; what matters is {100 * advice.effect:g} %"
+
+
+def ruled(rule: RuleOfThumb) -> str:
+    """A rule of thumb with where it holds, or where it does not."""
+    if not rule.fails:
+        return f"at all {with_unit(len(rule.holds), 'shapes')} that tell: {rule.rule}"
+    held = f"{len(rule.holds)} of {with_unit(len(rule.holds) + len(rule.fails), 'shapes')}"
+    return f"at {held} that tell: {rule.rule}; not at {', '.join(rule.fails)}"
+
+
+def _failed(shapes: Sequence[AdvisedShape]) -> Iterator[str]:
+    """Why choices were not timed: what went wrong with its first place, then what cannot be, the most frequent first."""
+    choices = [one for shape in shapes for one in shape.choices]
+    for fate in ("wrong", "error", "lost"):
+        places: dict[str, list[str]] = {}
+        for one in choices:
+            if one.fate == fate:
+                places.setdefault(str(one.reason), []).append(one.point)
+        for reason, points in places.items():
+            more = f" and {with_unit(len(points) - 1, 'more choices')}" if points[1:] else ""
+            yield f"{points[0]}{more}: {fate}: {reason}"
+    skipped = Counter(str(one.reason) for one in choices if one.fate == "skipped")
+    for reason, count in skipped.most_common(REASONS):
+        yield f"not here, {with_unit(count, 'choices')}: {reason}"
+    if (rest := sum(skipped.values()) - sum(n for _, n in skipped.most_common(REASONS))) > 0:
+        yield f"not here, for other reasons: {with_unit(rest, 'choices')} (--out has them)"
+
+
+SEARCH_HEAD = (
+    "shape",
+    "default",
+    "best",
+    "best against it, fresh inputs",
+    "found",
+    "the default costs",
+)
+MOST = 8  # candidates of a shape that the screen has
+WORDS = {"winner": "winner", "default": "default stands", "undecided": "undecided", "none": "none"}
+
+
+def search_text(search: Search) -> str:
+    """The knobs, a row of each shape, how its candidates fared, and what could not be timed."""
+    where = ", ".join(f"{name} {value}" for name, value in search.versions.items() if value)
+    lines = [f"{search.target}: {search.gpu or 'unknown GPU'}; {where}; {search.date}"]
+    lines += [_knob(knob) for knob in search.knobs]
+    lines += [f"{with_unit(len(search.candidates), 'candidates')} tried{_beyond(search)}", ""]
+    rows = [_search_row(shape) for shape in search.shapes]
+    lines += [aligned(SEARCH_HEAD, rows, left=1).rstrip(), "", _sure(search)]
+    lines += [f"{shape.shape}: {shape.reason}" for shape in search.shapes if shape.reason]
+    lines += [f"{one.name}: {one.reason}" for one in search.candidates if one.reason]
+    for shape in search.shapes:
+        lines += _candidates(shape)
+    return "\n".join(lines) + "\n"
+
+
+def _knob(knob: SearchedKnob) -> str:
+    if knob.missing:
+        return f"  {knob.name}: not there in this FlashInfer: {knob.missing}"
+    values = ", ".join(map(str, knob.values))
+    where = f" ({', '.join(knob.places)})" if knob.places else ""
+    return f"  {knob.name}: {knob.default}, tried {values}{where}"
+
+
+def _beyond(search: Search) -> str:
+    left = search.beyond_budget
+    return f", {with_unit(left, 'more')} beyond the budget" if left else ""
+
+
+def _search_row(shape: SearchedShape) -> tuple[str, ...]:
+    confirmed = shape.confirmed
+    return (
+        shape.shape,
+        micro(shape.default_us),
+        shape.candidate or MISSING,
+        between(confirmed.change) if confirmed else MISSING,
+        WORDS[shape.found],
+        between(shape.price) if shape.price else MISSING,
+    )
+
+
+def _sure(search: Search) -> str:
+    return f"{100 * (1 - search.alpha):g} % sure of all winners together; what matters is {100 * search.effect:g} %"
+
+
+def _candidates(shape: SearchedShape) -> Iterator[str]:
+    """How the candidates of a shape fared, the fastest first."""
+    timed = [one for one in shape.candidates if one.against is not None]
+    rest = [one for one in shape.candidates if one.against is None]
+    if timed:
+        rows = [_standing(one) for one in timed[:MOST]]
+        head = (shape.shape, "time", "against the default", "rounds", "")
+        yield from ["", aligned(head, rows).rstrip()]
+    if more := len(timed) - MOST:
+        yield from [f"and {with_unit(more, 'more candidates')} (--out has them)"] * (more > 0)
+    for one in rest:
+        if one.reason:
+            yield f"{one.name}: {one.fate}: {one.reason}"
+
+
+def _standing(one: CandidateStanding) -> tuple[str, ...]:
+    assert one.against is not None
+    return (one.name, micro(one.time_us), between(one.against), str(one.rounds), one.fate)

@@ -1,0 +1,232 @@
+"""The sides of a race: worker processes with one FlashInfer each, which do what lines on a pipe ask for.
+
+One Python process cannot load two FlashInfers. Each request has a limit: a side that does not answer in time, or ends,
+is stopped with all that it started, and costs that side alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ncuflow.io import scratch
+from ncuflow.process import die_with_parent, python_environment
+from ncuflow.runner.builds import shown
+from ncuflow.sweep.points import Planned
+from ncuflow.target.backend import offline
+
+Answer = dict[str, Any]
+LAST_WORDS = 4096  # bytes of what a side printed that are looked at for why it ended
+PATIENCE_S = 10.0  # to end by itself when nothing more is asked
+
+
+class SideError(RuntimeError):
+    """A request failed; the side goes on."""
+
+
+class LostError(SideError):
+    """A side is of no use any more: it hung, ended, or broke its CUDA context."""
+
+
+class Side(Protocol):
+    """What a trial asks of a side."""
+
+    def ask(self, do: str, limit_s: float, **words: Any) -> Answer:
+        """The answer to a request. Raises SideError or LostError with why there is none."""
+
+
+class Process:
+    """A side that is a process of its own."""
+
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], inherited: Sequence[int], log: Path
+    ) -> None:
+        self._log = log
+        self._buffer = b""
+        self._answers, theirs = os.pipe()
+        try:
+            with log.open("wb") as output:
+                self._child = subprocess.Popen(
+                    [*command, f"--answers={theirs}"],
+                    env=dict(env),
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    pass_fds=(theirs, *inherited),
+                    preexec_fn=die_with_parent,
+                )
+        except BaseException:
+            os.close(self._answers)
+            raise
+        finally:
+            os.close(theirs)
+
+    def ask(self, do: str, limit_s: float, **words: Any) -> Answer:
+        request = json.dumps({"do": do, **words}) + "\n"
+        try:
+            assert self._child.stdin is not None
+            self._child.stdin.write(request.encode())
+            self._child.stdin.flush()
+        except (OSError, ValueError):
+            raise LostError(self._ended()) from None
+        answer: Answer = json.loads(self._line(time.monotonic() + limit_s, limit_s))
+        if "error" in answer:
+            raise (SideError if answer["alive"] else LostError)(answer["error"])
+        return answer
+
+    def _line(self, until: float, limit_s: float) -> bytes:
+        """The next line of the answers, at most at a time of the monotonic clock."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._answers, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                if not selector.select(max(0.0, until - time.monotonic())):
+                    self.stop()
+                    raise LostError(f"did not end within {limit_s:g} s, and was stopped")
+                part = os.read(self._answers, 1 << 16)
+                if not part:
+                    raise LostError(self._ended())
+                self._buffer += part
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _ended(self) -> str:
+        """Why the process ended, in one line."""
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(PATIENCE_S)
+        code = self._child.returncode
+        self.stop()
+        how = f"signal {-code}" if code and code < 0 else f"status {code}"
+        with self._log.open("rb") as log:
+            log.seek(max(0, self._log.stat().st_size - LAST_WORDS))
+            said = log.read().decode("utf-8", "replace").strip().splitlines()
+        return shown(f"its process ended with {how}", said[-1] if said else "")
+
+    def stop(self) -> None:
+        """End the process, with all that it started, at once: a kernel that hangs answers no signal but this."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+
+    def close(self) -> None:
+        """Let the process end by itself, and end what is left of it."""
+        if self._child.stdin is not None:
+            with suppress(OSError):
+                self._child.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(PATIENCE_S)
+        self.stop()
+        os.close(self._answers)
+
+
+def program(
+    target: str, package: Path | None = None, environ: Mapping[str, str] | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """The command of a side, and the whole of its environment; of ``environ`` what comes beside the minimal one."""
+    command = [sys.executable, "-m", "ncuflow", "worker", target]
+    env = python_environment() | offline() | dict(environ or {})
+    if package is not None:
+        command.append(f"--package={package}")
+        path = [str(package.parent), *filter(None, [env.get("PYTHONPATH")])]
+        env["PYTHONPATH"] = os.pathsep.join(path)
+    return command, env
+
+
+@contextmanager
+def started(
+    target: str,
+    package: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    inherited: Sequence[int] = (),
+    *words: str,
+) -> Iterator[Process]:
+    """A side for the length of the block: the FlashInfer in ``package``, or the installed one.
+
+    environ: variables beside the minimal environment; inherited: locks, which it keeps for as long as it lives; words:
+    of its command, beside these.
+    """
+    command, env = program(target, package, environ)
+    with scratch() as folder:
+        side = Process([*command, *words], env, inherited, folder / "log")
+        try:
+            yield side
+        finally:
+            side.close()
+
+
+START_S = 300.0  # to load torch and FlashInfer
+
+
+class GaveUpError(RuntimeError):
+    """The GPU is lost for good: nothing more can be timed."""
+
+
+@dataclass
+class Session:
+    """What a race runs on. start: makes a process, anew after one was lost; limit_s: of one request; budget_s: of the rounds of
+    one shape, after which its race is decided as it stands; lost: what hung or broke a process, and is not tried again."""
+
+    start: Callable[[], Side]
+    limit_s: float
+    budget_s: float
+    facts: dict[str, Any] = field(default_factory=dict)
+    driver: str | None = None
+    restarts: int = 0
+    lost: dict[tuple[str, str], str] = field(default_factory=dict)  # target and settings: where
+    _side: Side | None = None
+
+    def ask(self, do: str, limit_s: float | None = None, **words: Any) -> Answer:
+        """As a side's; after a LostError the next request starts another process."""
+        if self._side is None:
+            self._side = self.start()
+            try:
+                self._side.ask(
+                    "gpu", START_S
+                )  # what loads libraries is no part of what was asked for
+            except SideError as error:
+                raise GaveUpError(str(error)) from None
+        try:
+            return self._side.ask(do, limit_s or self.limit_s, **words)
+        except LostError:
+            self._side = None
+            self.restarts += 1
+            raise
+
+
+class SharedSide:
+    """The base of several candidates: asked by one thread at a time, and about each point once."""
+
+    def __init__(self, side: Side) -> None:
+        self._side, self._lock = side, threading.Lock()
+        self._known: dict[tuple[str, str], Answer] = {}
+
+    def ask(self, do: str, limit_s: float, **words: Any) -> Answer:
+        asked = do, str(words)
+        with self._lock:
+            if asked not in self._known:
+                self._known[asked] = self._side.ask(do, limit_s, **words)
+            return self._known[asked]
+
+
+class PinnedSide:
+    """A side that is asked at one point, with inputs of a seed, whatever point the question names."""
+
+    def __init__(self, side: Side, point: Planned, seed: int) -> None:
+        self._side, self._point = side, point
+        self._seeds: dict[str, Any] = {"open": {"seed": seed}, "check": {"seeds": [seed]}}
+
+    def ask(self, do: str, limit_s: float, **words: Any) -> Answer:
+        if "point" in words:
+            words |= {"point": self._point.as_dict()} | self._seeds.get(do, {})
+        return self._side.ask(do, limit_s, **words)

@@ -1,0 +1,467 @@
+"""The worker of a race: a process that has one FlashInfer loaded, and does what lines on its standard input ask for.
+
+    ncuflow worker [TARGET] --answers FD [--package FOLDER] [--function MODULE:FUNCTION]
+    ncuflow worker TARGET --trace POINTS OUT [--package FOLDER]
+
+A request is {"do": …} with the words that it takes; ``do_<that>`` of a worker answers it, by a line of the file descriptor.
+What FlashInfer and torch print goes to standard output, which is no part of that. With --trace it launches points for a
+profiler, as `ncuflow launch --mode trace` does, and ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.util
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from ncuflow.race.hooks import Drawn, Forced, Substitute, sharing
+from ncuflow.race.record import CheckedCase, CompileError, Module, Worst
+from ncuflow.runner import builds, faults, timing
+from ncuflow.runner import run as launch
+from ncuflow.runner.check import CheckedLaunch, check, check_aside, check_extreme, warm_up
+from ncuflow.sweep.points import Planned
+from ncuflow.target.contract import Target, load
+from ncuflow.target.launch import Launch, NotHereError, Tensor
+
+Answer = dict[str, Any]
+
+
+SEEDS = (0, 1)  # a result that was kept from the first call is wrong in the second
+LAUNCHES = 10  # of a burst of a point
+PLANS = 5
+# nvcc: file(line): error: …; the host's compiler: file:line:column: error: …
+_ERROR = re.compile(
+    r"(?P<file>[^\s:(][^:(]*)(?:\((?P<nvcc>\d+)\)|:(?P<host>\d+)(?::\d+)?):\s*"
+    r"(?:catastrophic |fatal )?error\b[^:]*:\s*(?P<what>.+)"
+)
+
+
+@dataclass(frozen=True)
+class BurstPlan:
+    """How launches are timed: so many, or as many as take ``span_us``, but ``least``; retakes: of a burst under a throttle
+    reason; trials: launches that say how long one takes."""
+
+    launches: int
+    span_us: float
+    least: int
+    retakes: int
+    trials: int
+
+
+OF_POINT = BurstPlan(LAUNCHES, timing.BURST_US, least=3, retakes=timing.RETAKES, trials=3)
+OF_MANY = BurstPlan(5, 8_000.0, least=2, retakes=1, trials=2)
+
+
+@dataclass
+class Prepared:
+    """A launch that is ready, and the µs of one."""
+
+    launch: Launch
+    plan: BurstPlan
+    each_us: float
+
+
+class Worker:
+    """What a worker can do, and the loop in which it is asked to. target: of all points, None where each names its own.
+    device: makes a ncuflow.runner.gpu.Gpu, or a test's, when it is first needed; function: that stands in for the API."""
+
+    def __init__(
+        self, target: Target | None, device: Callable[[], Any], function: str = ""
+    ) -> None:
+        self.target, self._make, self._function = target, device, function
+        self._device: Any = None
+        self._substitute: Substitute | None = None
+        self._ready: dict[str, Prepared] = {}
+        self._specs: dict[str, Any] = {}
+        self._needed: dict[str, list[str]] = {}  # by the name of a module, ids of points
+        self._failed: list[Answer] = []
+        self._faults = faults.parse(os.environ)
+        self._drawn = Drawn()
+        self._expected: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
+
+    @property
+    def device(self) -> Any:
+        if self._device is None:
+            self._device = self._make()
+        return self._device
+
+    @property
+    def alive(self) -> bool:
+        """Whether the GPU can still be used here; also where none was needed yet."""
+        return self._device is None or bool(self._device.alive())
+
+    def answer(self, request: Answer) -> Answer:
+        """The answer to a request; {"error": …, "alive": …} where it failed."""
+        words = dict(request)
+        try:
+            found: Answer = getattr(self, f"do_{words.pop('do')}")(**words)
+            return found
+        except Exception as error:
+            return {"error": builds.one_line(error), "alive": self.alive}
+
+    def do_gpu(self) -> Answer:
+        """The GPU, as a target's skip() is given it, and its driver."""
+        return {"facts": self.device.facts(), "driver": self.device.driver()}
+
+    def serve(self, answers: int) -> None:
+        """Answer each line of standard input by one of this file descriptor, to the end of the first."""
+        with os.fdopen(answers, "w", encoding="utf-8") as stream:
+            for line in sys.stdin:
+                stream.write(json.dumps(self.answer(json.loads(line))) + "\n")
+                stream.flush()
+
+    def _target(self, point: Planned) -> Target:
+        return self.target or load(point.target)
+
+    # --- modules ------------------------------------------------------------------------------
+
+    def do_hello(self) -> Answer:
+        """Which FlashInfer this is, and where what it generates lies."""
+        import flashinfer
+        from flashinfer.jit import env
+
+        package = str(Path(str(flashinfer.__file__)).parent)
+        return {"package": package, "workspace": str(env.FLASHINFER_WORKSPACE_DIR)}
+
+    def do_modules(self, points: list[Answer]) -> Answer:
+        """Generate sources and build files of the points' modules. CuTe DSL compiles at the first launch, and has none.
+
+        A point of which that fails is among those that `build` names.
+        """
+        self._specs, self._needed, self._failed = {}, {}, []
+        for point in points:
+            try:
+                specs = builds.modules(self._target(planned(point)), [planned(point)])
+                for spec in specs:
+                    if spec.name not in self._specs and hasattr(spec, "write_ninja"):
+                        spec.write_ninja()
+            except Exception as error:
+                failed = {"name": None, "reason": builds.one_line(error), "complaint": None}
+                self._failed.append(failed | {"points": [point["id"]]})
+                continue
+            for spec in specs:
+                self._specs.setdefault(spec.name, spec)
+                self._needed.setdefault(spec.name, []).append(point["id"])
+        return {"modules": [_said(s) for s in self._specs.values() if hasattr(s, "write_ninja")]}
+
+    def do_build(self, jobs: int) -> Answer:
+        """Compile the modules of the last request, and what failed: {"failed": [{"name": of a module, null where there is none
+        yet, "points": ids of those that need it, "reason", "complaint"}]}."""
+        told: list[str] = []
+        built = builds.build(list(self._specs.values()), jobs, told.append)
+        failed = list(self._failed)
+        for module in built:
+            if module["status"] == "error":
+                name = module["name"]
+                own = [
+                    t for text in told if text.startswith(f"{name}: ") for t in text.splitlines()
+                ]
+                complaint = first_error(own)
+                said = complaint.model_dump() if complaint else None
+                what = {"name": name, "reason": module["reason"], "complaint": said}
+                failed.append(what | {"points": self._needed[name]})
+        return {"failed": failed}
+
+    def do_compile(self, modules: list[Answer], jobs: int) -> Answer:
+        """Compile modules of other sides in one graph, whose sources and build files they generated. What fails there, its
+        own side builds again, and has the compiler's complaint."""
+        specs = [Generated(Module.model_validate(module)) for module in modules]
+        builds.together(specs, jobs, lambda line: None)
+        return {}
+
+    # --- results ------------------------------------------------------------------------------
+
+    def do_check(self, point: Answer, seeds: Sequence[int] = SEEDS) -> Answer:
+        """Hold a point against its reference, with the inputs of each seed: a CheckedCase."""
+        case = planned(point)
+        reason = self._target(case).skip(case.params, self.device.facts())
+        if reason is not None:
+            return CheckedCase(id=case.id, status="skipped", reason=reason).model_dump()
+        try:
+            found = self._checked(case, seeds)
+        except NotHereError as error:
+            found = CheckedCase(id=case.id, status="skipped", reason=str(error))
+        except Exception as error:
+            found = CheckedCase(id=case.id, status="error", reason=builds.one_line(error))
+            if not self.device.alive():
+                found.status = "lost"
+        if found.status != "lost":
+            self.device.release()
+        return found.model_dump()
+
+    def _checked(self, point: Planned, seeds: Sequence[int]) -> CheckedCase:
+        """The first wrong result of the seeds, or the last right one. Memory stays allocated between the calls: the second
+        one's inputs lie where the first one's lay, and tell a result that is kept by address."""
+        found = None
+        for seed in seeds:
+            launch = self._prepare(point, seed)
+            warm_up(self.device, launch)
+            checked = check(self.device, launch)
+            if checked.wrong is not None:
+                return _wrong(point, checked, checked.wrong, seed)
+            found = CheckedCase(id=point.id, status="ok", check=checked.check)
+            del launch
+            gc.collect()
+        assert found is not None
+        return found
+
+    def do_aside(self, point: Answer) -> Answer:
+        """Hold a point against its reference from a stream of its own, and with extreme inputs: {"wrong": {how it was
+        launched: CheckedCase}}."""
+        case = planned(point)
+        launch = self._prepare(case, SEEDS[0])
+        warm_up(self.device, launch)
+        found = {"launched from a stream of its own": check_aside(self.device, launch)}
+        for what, put in launch.extremes.items():
+            put()
+            found[f"with {what}"] = check_extreme(self.device, launch)
+        del launch
+        self.device.release()
+        return {
+            "wrong": {
+                how: _wrong(case, checked, f"{how}: {checked.wrong}", SEEDS[0]).model_dump()
+                for how, checked in found.items()
+                if checked.wrong is not None
+            }
+        }
+
+    def _prepare(self, point: Planned, seed: int) -> Launch:
+        if not self._function:
+            return self._target(point).prepare(point.params, seed)
+        if self._substitute is None:
+            self._substitute = Substitute(self._function)
+        return self._substitute.prepare(self._target(point), point.params, seed)
+
+    # --- launches that are ready --------------------------------------------------------------
+
+    def do_open(self, point: Answer, seed: int = SEEDS[0]) -> Answer:
+        """Make a point ready to be timed: {"each_us"}. One that a failure left open goes first."""
+        self._ready.clear()
+        launch = self._prepare(planned(point), seed)
+        warm_up(self.device, launch)
+        return {"each_us": self._enter("", launch, OF_POINT)}
+
+    def _enter(self, name: str, launch: Launch, plan: BurstPlan) -> float:
+        """A warm launch is ready; µs of one."""
+        reset(launch)
+        each = float(max(min(self.device.cold(launch.run, plan.trials).times), 1.0))
+        self._ready[name] = Prepared(launch, plan, each)
+        return each
+
+    def do_prepare(self, name: str, point: Answer, checked: bool) -> Answer:
+        """Make a choice ready, and hold it against its reference where that is asked for:
+        {"status": ok, wrong, skipped or error, "reason", "check", "each_us", "info"}; info: what plan() chose."""
+        try:
+            return self._prepared(name, planned(point), checked)
+        except NotHereError as error:
+            return {"status": "skipped", "reason": str(error)}
+        except Exception as error:
+            if not self.alive:
+                raise
+            self.device.synchronize()
+            return {"status": "error", "reason": builds.one_line(error)}
+
+    def _prepared(self, name: str, point: Planned, checked: bool) -> Answer:
+        with sharing(self._drawn):
+            launch = self._target(point).prepare(point.params)
+        launch = faults.apply(launch, point.id, self._faults)
+        if launch.reset is not None:  # what a run overwrites is nobody else's
+            self._drawn, self._expected = Drawn(), {}
+        return self._entered(name, launch, checked)
+
+    def _entered(self, name: str, launch: Launch, checked: bool) -> Answer:
+        """A launch, warm, checked where that is asked for, and ready if it is right."""
+        warm_up(self.device, launch)
+        found: Answer = {"status": "ok", "reason": None, "check": None}
+        if checked:
+            result, wrong, _ = check(self.device, self._with_reference(launch))
+            found["check"] = result.model_dump()
+            if wrong is not None:
+                return found | {"status": "wrong", "reason": wrong}
+        return found | {"each_us": self._enter(name, launch, OF_MANY), "info": launch.info}
+
+    def _with_reference(self, launch: Launch) -> Launch:
+        """The launch with the reference of an earlier one, where all its inputs are that one's."""
+        inputs = tuple(self._drawn.latest)
+        if not inputs:
+            return launch
+        if inputs not in self._expected:
+            self._expected[inputs] = tuple(launch.reference())
+        return replace(launch, reference=lambda: self._expected[inputs])
+
+    def do_tactics(self, point: Answer, operation: str, runner: str, key: str) -> Answer:
+        """Prepare the call of a tuner's entry, and list what the tuner could choose there: {"tactics", "reached"}.
+
+        reached: the call is the one that the entry is kept under.
+        """
+        self._call = self._target(planned(point)).prepare(point["params"])
+        self._tuner = Forced(operation, runner)
+        with self._tuner.forcing(None):
+            self._call.run()
+        return {"tactics": self._tuner.tactics, "reached": self._tuner.key == key}
+
+    def do_tactic(self, name: str, tactic: Any, checked: bool) -> Answer:
+        """Make one tactic of that call ready, as `prepare` does a choice."""
+        call = self._call
+        run = self._tuner.forcing(tactic)(call.run)
+        if not self._expected:
+            self._expected[()] = tuple(call.reference())
+        launch = replace(call, run=run, reference=lambda: self._expected[()])
+        try:
+            return self._entered(name, launch, checked)
+        except Exception as error:
+            if not self.alive:
+                raise
+            return {"status": "error", "reason": builds.one_line(error)}
+
+    def do_publish(self, point: Answer, root: str) -> Answer:
+        """Let FlashInfer's autotuner keep, in its own store, what it tunes of a point's call: {"entries", "reason"}."""
+        import flashinfer
+
+        tune = getattr(flashinfer, "autotune_v2", None)
+        if tune is None:
+            return {"entries": 0, "reason": "this FlashInfer has no autotune_v2"}
+        launch = self._target(planned(point)).prepare(point["params"])
+        before = _entries(root)
+        with tune(cache_root=root):
+            launch.run()
+        self.device.synchronize()
+        return {"entries": len(_entries(root) - before), "reason": None}
+
+    def do_burst(self, name: str = "") -> Answer:
+        """Time launches of what is ready, from settled clocks: {"times", "throttled"}."""
+        ready = self._ready[name]
+        plan = ready.plan
+        n = timing.repetitions(plan.launches, plan.span_us, ready.each_us, least=plan.least)
+        for _ in range(1 + plan.retakes):
+            self.device.settle()
+            reset(ready.launch)
+            burst = self.device.cold(ready.launch.run, n)
+            if not burst.throttled:
+                break
+        return {"times": burst.times, "throttled": burst.throttled}
+
+    def do_plan(self, name: str) -> Answer:
+        """µs of plan() on an idle GPU; none where there is no plan()."""
+        plan, times = self._ready[name].launch.plan, []
+        for _ in range(PLANS if plan else 0):
+            self.device.synchronize()
+            start = perf_counter()
+            plan()  # type: ignore[misc]
+            times.append((perf_counter() - start) * 1e6)
+        return {"times": times}
+
+    def do_forget(self, name: str) -> Answer:
+        """Give back what a choice that left has of its own."""
+        self._ready.pop(name, None)
+        return {}
+
+    def do_close(self) -> Answer:
+        """Give the memory of all that is ready back."""
+        self._ready.clear()
+        self._drawn, self._expected = Drawn(), {}
+        gc.collect()
+        self.device.release()
+        return {}
+
+
+class Generated:
+    """A module of another side, for the builder: FlashInfer generated what it takes there."""
+
+    def __init__(self, module: Module) -> None:
+        self.name, self.sources = module.name, range(module.files)
+        self.ninja_path = module.folder / "build.ninja"
+        self.jit_library_path = module.library
+        # Nobody else compiles what a change generated: its folder goes with the trial.
+        self.lock_path = module.folder / "lock"
+
+    def write_ninja(self) -> None:
+        """It is written."""
+
+
+def reset(launch: Launch) -> None:
+    """Restore what a launch's run overwrites."""
+    if launch.reset is not None:
+        launch.reset()
+
+
+def planned(point: Answer) -> Planned:
+    return Planned(point["id"], point["target"], point["params"])
+
+
+def gpu() -> Any:
+    """The GPU of this process."""
+    from ncuflow.runner.gpu import Gpu
+
+    return Gpu()
+
+
+def _wrong(point: Planned, checked: CheckedLaunch, reason: str, seed: int) -> CheckedCase:
+    """What is said of a wrong result."""
+    worst = None if checked.worst is None else Worst(**checked.worst)
+    return CheckedCase(
+        id=point.id, status="wrong", reason=reason, seed=seed, check=checked.check, worst=worst
+    )
+
+
+def _said(spec: Any) -> Answer:
+    """A module that ninja builds, as a Module is told."""
+    folder, library = str(Path(spec.ninja_path).parent), str(spec.jit_library_path)
+    return {"name": spec.name, "folder": folder, "files": len(spec.sources), "library": library}
+
+
+def first_error(lines: Sequence[str]) -> CompileError | None:
+    """The first thing that a compiler complained of, with file and line; None where it named none."""
+    found = next((match for line in lines if (match := _ERROR.match(line.strip()))), None)
+    if found is None:
+        return None
+    return CompileError(
+        file=found["file"], line=int(found["nvcc"] or found["host"]), message=found["what"].strip()
+    )
+
+
+def _entries(root: str) -> set[Path]:
+    """What a store of FlashInfer's holds."""
+    return set(Path(root).rglob("entries/*.json"))
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", nargs="?", help="of all points; else each names its own")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--answers", type=int, help="file descriptor of the answers")
+    what.add_argument(
+        "--trace", nargs=2, metavar=("POINTS", "OUT"), help="launch these points, records to OUT"
+    )
+    parser.add_argument("--package", type=Path, help="folder of the FlashInfer to load")
+    parser.add_argument("--function", default="", help="module:function in place of the API")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.package is not None:
+        sys.path.insert(0, str(args.package.parent))
+    # Modules that were compiled elsewhere, of other sources and by other flags, are those of neither side.
+    if args.target and importlib.util.find_spec("flashinfer_jit_cache") is not None:
+        sys.modules["flashinfer_jit_cache"] = None  # type: ignore[assignment]
+    if args.trace:
+        return _trace(args.target, *args.trace)
+    Worker(load(args.target) if args.target else None, gpu, args.function).serve(args.answers)
+    return 0
+
+
+def _trace(target: str, points: str, out: str) -> int:
+    """One launch of each point in a profiler's range. They were found right before, and the profiler flushes itself."""
+    words = argparse.Namespace(target=target, mode="trace", points=Path(points), out=Path(out))
+    words.repeats, words.seed, words.order, words.rounds = 1, SEEDS[0], 0, timing.ROUNDS
+    words.no_flush = words.unchecked = True
+    words.visit_all = words.after_builds = False
+    words.alone, words.pairs, words.pairs_out = False, None, None
+    return launch.run(words)

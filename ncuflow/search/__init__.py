@@ -1,1 +1,0 @@
-"""Which values of a kernel's knobs are fastest, shape by shape."""
