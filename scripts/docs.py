@@ -24,8 +24,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from ncuflow import answer
-from ncuflow.bisection import screen as bisection_screen
-from ncuflow.bisection.record import Bisection
+from ncuflow.bisection import record as bisection_record
 from ncuflow.cli import USER, ended
 from ncuflow.evidence import location
 from ncuflow.experiments import record, text
@@ -236,7 +235,7 @@ def gains() -> str:
 
 def bisections() -> str:
     """What bisections that are kept found."""
-    return _screens("bisect", Bisection, bisection_screen.screen)
+    return _screens("bisect", bisection_record.Bisection, bisection_record.report)
 
 
 def searches() -> str:

@@ -1,9 +1,11 @@
-"""`ncuflow bisect` over wheels from end to end: real processes, builds, pip and pipes; FlashInfer and the GPU are none."""
+"""`ncuflow bisect` over wheels, and git's over commits, from end to end: real processes, builds and pipes; FlashInfer and the
+GPU are none."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import fake_gpus
 import pytest
-from conftest import copy_project
+from conftest import ROOT, copy_project
 
 from ncuflow.bisection.record import Bisection
 from ncuflow.io import SCRATCH
@@ -62,10 +64,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def bisected(machine: Path, *words: str) -> tuple[int, str, Bisection | None]:
-    """(exit status, output, record or None); checks that nothing is left of what was installed."""
-    out = machine / "out.json"
-    out.unlink(missing_ok=True)
+def ran(machine: Path, folder: Path, *command: str, path: str = "") -> tuple[int, str]:
+    """(exit status, output) of a command; checks that nothing is left of what was installed. path: of Python, before its own."""
     env = os.environ | fake_gpus.environment(machine) | {
         "NCUFLOW_LOCK_DIR": str(machine / "locks"),
         "NCUFLOW_TARGETS": str(FAKE / "targets"),
@@ -74,13 +74,30 @@ def bisected(machine: Path, *words: str) -> tuple[int, str, Bisection | None]:
         "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
     env.pop("CUDA_VISIBLE_DEVICES", None)
-    done = subprocess.run(
-        [sys.executable, "-m", "ncuflow", "bisect", "--point", "twice/toy_n3", "--out", str(out), *words],
-        cwd=machine, env=env, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    env["PYTHONPATH"] = os.pathsep.join([*filter(None, [path]), env["PYTHONPATH"]])
+    env["PATH"] = os.pathsep.join([str(machine / "bin"), env["PATH"]])
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert not list((machine / "tmp").glob(f"{SCRATCH}*"))
+    return done.returncode, done.stdout + done.stderr
+
+
+def bisected(machine: Path, *words: str) -> tuple[int, str, Bisection | None]:
+    """(exit status, output, record or None)."""
+    out = machine / "out.json"
+    out.unlink(missing_ok=True)
+    command = [
+        sys.executable,
+        "-m",
+        "ncuflow",
+        "bisect",
+        "--point",
+        "twice/toy_n3",
+        "--out",
+        str(out),
+    ]
+    status, said = ran(machine, machine, *command, *words)
     found = Bisection.model_validate(json.loads(out.read_text())) if out.exists() else None
-    return done.returncode, done.stdout + done.stderr, found
+    return status, said, found
 
 
 def test_the_wheel_that_became_slower_is_found_and_what_does_not_compile_passed_over(
@@ -115,3 +132,59 @@ def test_values_of_a_variable_that_nothing_reads_are_the_same(machine: Path) -> 
     finally:
         shutil.rmtree(machine / "flashinfer")
     assert status == 3 and found is not None and found.outcome == "no change", said
+
+
+# The two lines of the documentation that tell git what a trial found.
+JUDGE = re.search(r"```sh\n(.*?)```", (ROOT / "docs/advise.md").read_text(), re.DOTALL)
+LINK = re.search(r"^mkdir.*ln -sf.*$", (ROOT / "docs/advise.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("second", "more", "ends", "named"),
+    [
+        ("return 100.0 + 0", "", "is the first bad commit", [2]),
+        ("return undeclared", "", "The first bad commit could be any of", [1, 2]),
+        ("return 100.0 + 0", "--points nowhere.json", "bisect run failed", []),
+    ],
+    ids=["slower", "does not compile", "bad input"],
+)
+def test_git_finds_the_commit_by_what_the_documentation_says(
+    machine: Path, tmp_path: Path, second: str, more: str, ends: str, named: list[int]
+) -> None:
+    shutil.copytree(FAKE / "flashinfer", machine / "site/flashinfer", dirs_exist_ok=True)
+    (machine / "bin").mkdir(exist_ok=True)
+    program = machine / "bin/ncuflow"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m ncuflow "$@"\n')
+    program.chmod(0o755)
+
+    def done(*command: str) -> str:
+        path = os.pathsep.join(map(str, (machine, machine / "site")))
+        return ran(machine, tmp_path, *command, path=path)[1]
+
+    def git(*words: str) -> str:
+        return done("git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words)
+
+    # A checkout as FlashInfer's own lies, without the links of a build.
+    shutil.copytree(FAKE / "flashinfer", tmp_path / "flashinfer")
+    (tmp_path / "flashinfer/data/include").rename(tmp_path / "include")
+    for folder in ("csrc", "3rdparty/cutlass"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.cuh").touch()
+    (tmp_path / ".gitignore").write_text("flashinfer/data/\n__pycache__/\n")
+    git("init", "-q", "-b", "main")
+    header, commits = tmp_path / "include/flashinfer/toy.cuh", []
+    text = header.read_text()
+    for takes in ("return 100.0", second, "return 130.0", "return 130.0 + 0"):
+        header.write_text(text.replace("return 100.0", takes))
+        git("add", "-A")
+        git("commit", "-qm", takes)
+        commits.append(git("rev-parse", "HEAD").strip())
+    assert JUDGE is not None and LINK is not None
+    judge = JUDGE[1].replace("--target decode", f"--target twice {more}")
+    (tmp_path / "judge.sh").write_text(judge)
+    done("sh", "-c", LINK[0])
+    git("bisect", "start", commits[3], commits[0])
+    said = git("bisect", "run", "sh", "judge.sh")
+    assert ends in said, said
+    about = said[said.index(ends) - 41 :]  # behind the commit that is named
+    assert [number for number in (1, 2) if commits[number] in about] == named, said

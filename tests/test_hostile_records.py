@@ -19,7 +19,7 @@ from conftest import ROOT, some
 from results_data import entry, kernel, results
 from trial_data import as_is, trial
 
-from ncuflow.bisection.journal import BisectJournal
+from ncuflow.bisection import search
 from ncuflow.bisection.record import BisectStep
 from ncuflow.cli import dispatch
 from ncuflow.compare import records
@@ -215,14 +215,17 @@ def test_a_hostile_field_of_a_record_is_one_line_or_not_printed(
 
 
 def test_a_hostile_step_of_a_journal_is_one_line(tmp_path: Path) -> None:
+    def unmeasured(base: str, head: str) -> BisectStep:
+        raise AssertionError("nothing is measured")
+
     path, question = tmp_path / "journal", {"point": "decode/B1"}
     for place in places(a_step()):
         for text in VALUES:
             path.write_text(f"{json.dumps(question)}\n{put(a_step(), place, text)}\n")
             try:
-                BisectJournal(path, question)
+                search.journaled(unmeasured, path, question)
             except CommandError as error:
                 assert "\n" not in str(error)
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(CommandError, match="not a journal"):
-        BisectJournal(path, question)
+        search.journaled(unmeasured, path, question)

@@ -1,17 +1,21 @@
-"""The record of a bisection: what `ncuflow bisect --json` prints, and a line of its journal."""
+"""The record of a bisection: what `ncuflow bisect --json` prints, a line of its journal, and the text report."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
 
 from ncuflow.answer import Answer
+from ncuflow.format import MISSING, aligned, micro
+from ncuflow.race.measure import spelled
 from ncuflow.race.record import Relative
 from ncuflow.record import Microseconds, Strict
 
-Over = Literal["recordings", "wheels", "releases", "commits", "environment"]
+Over = Literal["recordings", "wheels", "releases", "environment"]
 Belongs = Literal["before", "after", "untold", "passed over"]
+FILES = 12  # that the text report has
 
 
 class BisectStep(Strict):
@@ -31,6 +35,11 @@ class BisectStep(Strict):
     """of the version"""
     change: Relative | None = None
     """the version's time against the base's, with its interval"""
+
+    @property
+    def said(self) -> str:
+        """What a version is beside the one that it was held against: other versions may have changed back."""
+        return {"before": "not changed", "after": "changed"}.get(self.belongs, self.belongs)
 
 
 class Neighbours(Strict):
@@ -77,3 +86,40 @@ class Bisection(Answer):
     """where it changed"""
     steps: list[BisectStep]
     """what was measured, in its order"""
+
+
+def report(found: Bisection) -> str:
+    """The text report: the steps, and where it changed."""
+    heads = ("version", "held against", "time", "change", "so it is")
+    rows = [
+        (s.head, s.base, micro(s.head_us), spelled(s.change) if s.change else MISSING, s.said)
+        for s in found.steps
+    ]
+    where = "; ".join(filter(None, (found.gpu, found.date)))
+    table = aligned(heads, rows, left=2).rstrip()
+    lines = [f"{found.point}, {found.metric}; {where}", "", table, ""]
+    if found.outcome != "found":
+        ends = f"{found.good} and {found.bad}" if found.good else "any two versions"
+        told = {"no change": "it did not change", "untold": "it cannot be told whether it changed"}
+        lines.append(f"between {ends} {told[found.outcome]}")
+    for one in found.found:
+        lines += _neighbours(one)
+    lines += [
+        f"passed over: {step.head}: {step.reason}"
+        for step in found.steps
+        if step.belongs in ("passed over", "untold")
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _neighbours(found: Neighbours) -> Iterator[str]:
+    change = f": {spelled(found.change)}" if found.change else ""
+    yield f"it changed between {found.before} and {found.after}{change}"
+    if found.between:
+        yield f"  or in {', '.join(found.between)}, which could not be told"
+    yield from (f"  {cause}" for cause in found.causes)
+    if not found.causes:
+        yield "  no counters of both were recorded: `ncuflow compare` of two recordings has causes"
+    if found.files:
+        more = f", and {len(found.files) - FILES} more" if len(found.files) > FILES else ""
+        yield f"  files that differ: {', '.join(found.files[:FILES])}{more}"

@@ -2,12 +2,13 @@
 
     ncuflow bisect --recorded 'recordings/h200/*/*' --point decode/B16_L2048_H32_K8_D128_P16_f16_tc
     ncuflow bisect --releases --good 0.6.12 --bad 0.6.14 --point ID [--journal bisect.jsonl]
-    ncuflow bisect --wheels FOLDER | --checkout FOLDER --good TAG --bad TAG | --env NAME=A,B --point ID
+    ncuflow bisect --wheels FOLDER | --env NAME=A,B --point ID
 
 With --good and --bad the versions between them are halved, each held against the good one; --bad may be the older one.
 Without them every version is held against the one before it, and each change is found. Recordings are compared as
 `ncuflow compare` does, without a GPU; all others are timed in turns, each in a process and a folder of its own. Noise never
 decides: a version that cannot be told, or cannot run the point, is passed over and named.
+Commits of a checkout are for `git bisect run ncuflow try flashinfer@. …` (docs/advise.md).
 
 exit  0 found    1 nothing could be run    2 bad input    3 it did not change    5 it cannot be told
 """
@@ -16,22 +17,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from ncuflow import answer
-from ncuflow.bisection import search
-from ncuflow.bisection.journal import BisectJournal
-from ncuflow.bisection.live import Versions, between
-from ncuflow.bisection.record import Bisection, BisectStep, Over
-from ncuflow.bisection.recordings import Recordings
-from ncuflow.bisection.screen import screen, told
-from ncuflow.bisection.sources import CannotError, Commits, Releases, Values, VersionSource, Wheels
+from ncuflow.bisection import search, versions
+from ncuflow.bisection.record import Bisection, BisectStep, Over, report
+from ncuflow.bisection.versions import Recordings, Source, Versions
 from ncuflow.experiments.try_verb import LIMIT_S, effect
-from ncuflow.gpu import nvml
-from ncuflow.io import CommandError, UsageError, clean, emit, file_to_write, not_over, write_json
+from ncuflow.gpu import nvml, turns
+from ncuflow.io import UsageError, clean, emit, file_to_write, not_over, scratch, write_json
 from ncuflow.origin import now
-from ncuflow.runner.job import FATAL
 from ncuflow.sweep.points import Planned, read_points
 from ncuflow.target.contract import Target, load
 
@@ -46,9 +42,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--recorded", nargs="+", metavar="PATTERN", help="recordings of versions")
     which.add_argument("--wheels", type=Path, metavar="FOLDER", help="with wheels of FlashInfer")
     which.add_argument("--releases", action="store_true", help="what pip's index has")
-    which.add_argument(
-        "--checkout", type=Path, metavar="FOLDER", help="a git checkout of FlashInfer"
-    )
     which.add_argument("--env", metavar="NAME=A,B", help="values of an environment variable")
     add("--point", required=True, help="its id; of what is timed here --points has it")
     add("--points", type=Path, help="points.json with that point")
@@ -69,45 +62,44 @@ def run(args: argparse.Namespace) -> int:
     if not args.patience > 0:
         raise UsageError("--patience is above 0")
     not_over(args.out, args.points, args.journal)
-    found = _recorded(args) if args.recorded else _timed(args)
+    with ExitStack() as stack:
+        found = _recorded(args, stack) if args.recorded else _timed(args, stack)
     if args.out:
         write_json(args.out, found.model_dump(mode="json"))
     if args.json:
         kept, found.left_out = answer.cut(found.steps, args.limit)
         answer.tell(found.model_copy(update={"steps": kept}))
     else:
-        emit(screen(found), None)
+        emit(report(found), None)
     return EXIT[found.outcome]
 
 
-def _recorded(args: argparse.Namespace) -> Bisection:
-    with Recordings(args.recorded, args.point, args.metric, args.effect) as sides:
-        return _searched(args, "recordings", sides.versions, sides)
+def _recorded(args: argparse.Namespace, stack: ExitStack) -> Bisection:
+    place = stack.enter_context(scratch())
+    sides = Recordings(args.recorded, args.point, args.metric, args.effect, place)
+    return _searched(args, "recordings", sides)
 
 
-def _timed(args: argparse.Namespace) -> Bisection:
+def _timed(args: argparse.Namespace, stack: ExitStack) -> Bisection:
     if args.metric != COLD:
         raise UsageError(f"--metric {args.metric!r}: what is timed here is {COLD}")
     target, point = _point(args)
-    try:
-        source = _source(args)
-    except CannotError as error:
-        raise CommandError(clean(str(error)), FATAL) from None
+    source = _source(args)
     nvml.visible()
-    with Versions(
-        source, target, point, args.effect, args.patience, _tell, cache=args.cache
-    ) as sides:
-        return _searched(args, source.over, source.versions, sides)
+    held = stack.enter_context(turns.gpu_lock())
+    folder = args.cache or stack.enter_context(scratch())
+    sides = Versions(source, target, point, args.effect, args.patience, _tell, held, folder)
+    return _searched(args, source.over, sides)
 
 
-def _source(args: argparse.Namespace) -> VersionSource:
+def _source(args: argparse.Namespace) -> Source:
     if args.wheels is not None:
-        return Wheels(args.wheels)
+        return versions.wheels(args.wheels)
     if args.env is not None:
-        return Values(args.env)
+        return versions.values(args.env)
     if not args.good:
-        raise UsageError("--releases and --checkout need --good and --bad")
-    return Releases() if args.releases else Commits(args.checkout, args.good, args.bad)
+        raise UsageError("--releases needs --good and --bad")
+    return versions.releases()
 
 
 def _point(args: argparse.Namespace) -> tuple[Target, Planned]:
@@ -128,40 +120,29 @@ def _point(args: argparse.Namespace) -> tuple[Target, Planned]:
     )
 
 
-def _searched(
-    args: argparse.Namespace, over: Over, versions: Sequence[str], sides: Recordings | Versions
-) -> Bisection:
+def _searched(args: argparse.Namespace, over: Over, sides: Recordings | Versions) -> Bisection:
     """Halve from the good one to the bad one, or walk through all."""
-    good, bad = args.good, args.bad
-    if over == "commits":  # tags and branches are told by what they name
-        good, bad = versions[0], versions[-1]
     try:
-        chosen = between(versions, good, bad)
+        chosen = search.between(sides.versions, args.good, args.bad)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    question = {
-        "point": args.point, "metric": args.metric, "gpu": sides.gpu, "over": over, "versions": chosen
-    }  # fmt: skip
-    hold = BisectJournal(args.journal, question).remembering(sides.hold)
+    about = {"point": args.point, "metric": args.metric, "gpu": sides.gpu, "over": over, "versions": chosen}  # fmt: skip
+    hold = search.journaled(sides.hold, args.journal, about)
+    date = None if over == "recordings" else now()
     found = Bisection(
-        point=args.point, metric=args.metric, gpu=sides.gpu,
-        date=None if over == "recordings" else now(), over=over, versions=chosen, good=good, bad=bad, outcome="no change",
-        found=[], steps=[],
-    )  # fmt: skip
+        **about, date=date, good=args.good, bad=args.bad, outcome="no change", found=[], steps=[]
+    )
 
     def note(step: BisectStep) -> None:
         found.steps.append(step)
-        _tell(f"{step.head}: {told(step)}")
+        _tell(f"{step.head}: {step.said}")
 
-    if good is None:
-        found.found = search.walk(chosen, hold, note)
-    else:
-        ends = search.bisect(chosen, hold, note)
-        found.found = [ends.neighbours] if ends.neighbours else []
-        if ends.untold:
-            found.outcome = "untold"
-    for one in found.found:
+    changes = (search.bisect if args.good else search.walk)(chosen, hold, note)
+    if changes is None:
+        found.outcome = "untold"
+    for one in changes or ():
         sides.explain(one)
+        found.found.append(one)
         found.outcome = "found"
     return found
 
