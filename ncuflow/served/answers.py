@@ -1,4 +1,8 @@
-"""The answers: one function for each question, over what the other rooms say. Every path is asked of the `Root` first."""
+"""The tools: one function for each question, over what the other rooms say. Every path is asked of the `Root` first.
+
+A function's name, arguments and first words are those of its tool. An answer is what the command of that name prints with
+``--json``, cut to what a program reads.
+"""
 
 from __future__ import annotations
 
@@ -6,82 +10,157 @@ import json
 import os
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from ncuflow.answer import Tier
-from ncuflow.compare import records as compared
+from pydantic import ConfigDict, Field, RootModel
+
+from ncuflow.answer import AnswerPart, cut, limited
 from ncuflow.compare import verdict
+from ncuflow.compare.records import CompareAnswer
+from ncuflow.compare.records import answered as compared
 from ncuflow.evidence import location, manifest
 from ncuflow.experiments import recorded as advised
 from ncuflow.experiments.record import Advice, Trial
 from ncuflow.explain import launch, verb
-from ncuflow.explain.launch import TIMES, TraceWords
-from ncuflow.explain.record import Explanation, Number
+from ncuflow.explain.record import Explanation, Lineage, Subject, Suggestion, WaitingLine
 from ncuflow.findings import lineage, locate, profiled, stored
-from ncuflow.findings.columns import BY_NAME
-from ncuflow.io import CommandError, clean, read_as, scratch, sniff_packed
-from ncuflow.model import Kernel, Row
-from ncuflow.parsers import nsys
-from ncuflow.parsers.registry import METRICS
+from ncuflow.findings.lineage import TraceSteps
+from ncuflow.io import CommandError, read_as, scratch, sniff_packed
+from ncuflow.parsers import show as shown
+from ncuflow.parsers import show_ncu
+from ncuflow.parsers.show_ncu import ReportAnswer, TraceAnswer
 from ncuflow.process import die_with_parent, python_environment
 from ncuflow.race import rounds
 from ncuflow.runner import listing
-from ncuflow.served.records import (
-    HotLines,
-    Lineages,
-    Points,
-    ServedComparison,
-    ServedLaunch,
-    ServedPoint,
-    ServedReport,
-    ServedTarget,
-    Suggestions,
-    Targets,
-)
 from ncuflow.served.root import Root
 from ncuflow.target.contract import load
 
 RECORDING_OF_REPORT = 2  # folders above a report of a recording: target and batch
 OUTPUTS = Path("outputs")  # where a point is looked for
 LAST_WORDS = 400  # characters of what a trial that failed says last
-OF_TRACE = "nsys_us"  # the metric of two reports of nsys
 CAUSES = 3  # of a change
 METRIC = "time_cold_us"  # that decides an advice
 T = TypeVar("T")
 
+Limit = Annotated[int, Field(ge=1, le=500, description="entries of a list at most")]
+Source = Annotated[str, Field(description="path of a report of ncu or nsys, or the id of a point")]
+Kernel = Annotated[
+    str | None,
+    Field(
+        description="of a report: index of a launch, or pattern of a name; default: of the largest total the longest"
+    ),
+]
+Folder = Annotated[
+    str | None,
+    Field(description="outputs/<machine> or a recording; default: outputs, else what ships"),
+]
+Advised = Annotated[
+    str | None,
+    Field(
+        description="outputs, a recording, or what `ncuflow advise --out` wrote; default: what ships"
+    ),
+]
+Metrics = Annotated[
+    list[str], Field(description="keys of docs/metrics.md or patterns of them, such as dram_*")
+]
+Below = Annotated[str, Field(description="path from the served folder on")]
+Blocks = Annotated[
+    list[dict[str, Any]] | None,
+    Field(description="parameters of the points; default: the target's own point"),
+]
 
-def targets(root: Root, folder: str | None, limit: int) -> Targets:
-    """The kernel targets, and how many points of each the folder (by default the recording that ships) has."""
+
+class TargetsAtHand(listing.TargetsAnswer):
+    """The kernel targets, and what is at hand of each."""
+
+    points: dict[str, int]
+    """by target, how many points of it the asked outputs or recording have"""
+
+
+class Points(AnswerPart):
+    """The points of a target in outputs or in a recording."""
+
+    lineage: str
+    """the folder that has them"""
+    points: list[str]
+    """ids, as explain and trace take them"""
+    left_out: int
+    """how many the limit left out"""
+
+
+class Report(RootModel[ReportAnswer | TraceAnswer]):
+    """A report of ncu, or a trace of nsys."""
+
+    model_config = ConfigDict(json_schema_extra={"type": "object"})
+
+
+class HotLines(AnswerPart):
+    """Where warps of a kernel stood when they were sampled: the lines that wait, seldom those that cause the wait."""
+
+    subject: Subject
+    """the launch"""
+    lineage: Lineage
+    """where the samples come from"""
+    lines: list[WaitingLine]
+    """the hottest first; empty without samples"""
+    missing: list[str]
+    """what was not measured, and what would bring it"""
+    left_out: int
+    """how many lines the limit left out"""
+
+
+class Suggestions(AnswerPart):
+    """What the evidence suggests to try at a kernel or a point."""
+
+    subject: Subject
+    """the launch"""
+    lineage: Lineage
+    """where the evidence comes from"""
+    suggestions: list[Suggestion]
+    """the most promising first"""
+    left_out: int
+    """how many the limit left out"""
+
+
+def list_targets(root: Root, folder: Folder = None, limit: Limit = 50) -> TargetsAtHand:
+    """The kernel targets, whether each can be measured on this machine, and how many points of it are at hand."""
     where = root.inside(folder) if folder else locate.shipped()
-    counted = {name: len(ids) for name, ids in _ids(where).items()}
-    rows = [
-        ServedTarget(**row, points=counted.get(row["name"]))
-        for row in listing.targets(*listing.gpu())
-    ]
-    return Targets(targets=rows[:limit], left_out=_rest(rows, limit))
+    every = listing.targets(*listing.gpu())
+    rows, left_out = cut(every, limit)
+    return TargetsAtHand(
+        ready=sum(row["status"] in listing.READY for row in every),
+        targets=[listing.Measurable.model_validate(row) for row in rows],
+        points={name: len(ids) for name, ids in _ids(where).items()},
+        left_out=left_out,
+    )
 
 
-def points(root: Root, target: str, folder: str | None, limit: int) -> Points:
-    """The ids of a target's points. Raises CommandError for an unknown target."""
+def list_points(root: Root, target: str, folder: Folder = None, limit: Limit = 50) -> Points:
+    """The ids of a target's points, which explain, hot_lines, opportunities and trace take."""
     where = root.inside(folder) if folder else locate.shipped()
+    _known(target)
+    named = folder or f"the recording that ships ({location.name(where)})"
+    found, left_out = cut(_ids(where).get(target, []), limit)
+    return Points(lineage=named, points=found, left_out=left_out)
+
+
+def _known(target: str) -> None:
+    """Raises CommandError for an unknown target."""
     try:
         load(target)
     except ValueError as error:
         raise CommandError(str(error)) from None
-    found = _ids(where).get(target, [])
-    named = folder or f"the recording that ships ({location.name(where)})"
-    return Points(lineage=named, points=found[:limit], left_out=_rest(found, limit))
 
 
 def _ids(where: Path) -> dict[str, list[str]]:
     """The ids of the points of outputs or of a recording, by target."""
     if not locate.is_recording(where):
-        every = stored.folder(_results(where))
+        results = where / "results"
+        every = stored.folder(results if results.is_dir() else where)
         return {name: [point["point"] for point in one["points"]] for name, one in every.items()}
     try:
         batches = manifest.read(where).targets
@@ -93,67 +172,24 @@ def _ids(where: Path) -> dict[str, list[str]]:
     }
 
 
-def show(root: Root, report: str, metrics: Sequence[str], limit: int) -> ServedReport:
-    """The launches of a report, with the counters whose key (docs/metrics.md) a pattern of `metrics` matches."""
+def show(root: Root, report: Below, metrics: Metrics = [], limit: Limit = 20) -> Report:  # noqa: B006
+    """The launches of a report of ncu or nsys, of any program, with the counters that are asked for."""
     path = root.inside(report)
-    kernels, counted, timed_by = _read(path)
-    return ServedReport(
-        report=report,
-        gpus=sorted({str(kernel["device"]) for kernel in kernels if kernel["device"]}),
-        launches=[
-            _launch(kernel, f"{report}#{kernel['kernel']}", counted[kernel["kernel"]], metrics, timed_by)
-            for kernel in kernels[:limit]
-        ],
-        left_out=_rest(kernels, limit),
-    )  # fmt: skip
-
-
-def _launch(
-    kernel: Kernel, called: str, counted: Sequence[Row], metrics: Sequence[str], timed_by: str
-) -> ServedLaunch:
-    """A launch with what was counted of what is asked for."""
-    at = TraceWords(called)
-    numbers = {
-        row["key"]: _number(row["value"], row["unit"], row["metric"], profiled.RECORDED, at.to(row["key"]))
-        for row in counted
-    }  # fmt: skip
-    names = [*numbers, *(key for key in METRICS if key not in numbers)]
-    asked = [key for key in names if any(fnmatchcase(key, pattern) for pattern in metrics)]
-    return ServedLaunch(
-        index=kernel["kernel"],
-        name=clean(str(kernel["name"])),
-        nvtx=kernel["nvtx"],
-        grid=kernel["grid"],
-        block=kernel["block"],
-        duration=_number(kernel["duration_ns"], "ns", timed_by, profiled.RECORDED, at.to(TIMES[0])),
-        metrics=[number for key in asked if (number := numbers.get(key))],
-        unknown=[
-            *(key for key in asked if numbers.get(key) is None),
-            *(one for one in metrics if not any(fnmatchcase(key, one) for key in asked)),
-        ],
-    )
-
-
-def _read(path: Path) -> tuple[list[Kernel], dict[int, list[Row]], str]:
-    """The launches of a report of ncu or nsys, the counters of each by its index, and what their time is called there."""
-    counted: dict[int, list[Row]] = defaultdict(list)
-    if sniff_packed(path)[0] in profiled.TRACES:
-        return profiled.traced(nsys.read(path)), counted, TIMES[0]
-    report = profiled.read(path)
-    for row in report.metrics:
-        counted[row["kernel"]].append(dict(row))
-    return profiled.kernels(report), counted, TIMES[1]
+    kind, words = sniff_packed(path)
+    if kind not in shown.READERS:
+        raise shown.strange(path, "ncu or nsys", kind, words)
+    document = shown.READERS[kind](str(path))[1]
+    for kernel in document.get("kernels", ()):
+        counted = kernel["metrics"].items()
+        kernel["metrics"] = {k: v for k, v in counted if any(fnmatchcase(k, m) for m in metrics)}
+    return Report(show_ncu.answer_of(document, report, limit))
 
 
 def explain(
-    root: Root, source: str, kernel: str | None, folder: str | None, limit: int
+    root: Root, source: Source, kernel: Kernel = None, folder: Folder = None, limit: Limit = 5
 ) -> Explanation:
-    """What limits a launch of a report, or a point; lists hold `limit` entries at most."""
-    found = _explained(root, source, kernel, folder)
-    lists = {name: getattr(found, name) for name in ("stalls", "lines", "suggestions")}
-    cut: dict[str, Any] = {name: entries[:limit] for name, entries in lists.items()}
-    rest = sum(_rest(entries, limit) for entries in lists.values())
-    return found.model_copy(update={**cut, "left_out": found.left_out + rest})
+    """What limits a kernel, what its warps wait for, what it could gain at most, and what to try."""
+    return limited(_explained(root, source, kernel, folder), limit)
 
 
 def _explained(root: Root, source: str, kernel: str | None, folder: str | None) -> Explanation:
@@ -177,142 +213,86 @@ def _at_hand(root: Root, folder: str | None) -> Path | None:
 
 
 def hot_lines(
-    root: Root, source: str, kernel: str | None, folder: str | None, limit: int
+    root: Root, source: Source, kernel: Kernel = None, folder: Folder = None, limit: Limit = 5
 ) -> HotLines:
-    """The source lines at which a kernel's warps stood."""
+    """The source lines at which a kernel's warps stood, and what for; the line's text where its source is installed."""
     found = _explained(root, source, kernel, folder)
-    return HotLines(
-        subject=found.subject,
-        lineage=found.lineage,
-        lines=found.lines[:limit],
-        missing=[f"{one.what}: {one.brought_by}" for one in found.missing],
-        left_out=_rest(found.lines, limit),
-    )
+    missing = [f"{one.what}: {one.brought_by}" for one in found.missing]
+    lines, left_out = cut(found.lines, limit)
+    return HotLines(subject=found.subject, lineage=found.lineage, lines=lines, missing=missing, left_out=left_out)  # fmt: skip
 
 
 def opportunities(
-    root: Root, source: str, kernel: str | None, folder: str | None, limit: int
+    root: Root, source: Source, kernel: Kernel = None, folder: Folder = None, limit: Limit = 5
 ) -> Suggestions:
-    """What to try at a kernel or a point."""
+    """What the evidence suggests to try at a kernel or a point, with what it can bring at most."""
     found = _explained(root, source, kernel, folder)
-    return Suggestions(
-        subject=found.subject,
-        lineage=found.lineage,
-        suggestions=found.suggestions[:limit],
-        left_out=_rest(found.suggestions, limit),
-    )
+    kept, left_out = cut(found.suggestions, limit)
+    return Suggestions(subject=found.subject, lineage=found.lineage, suggestions=kept, left_out=left_out)  # fmt: skip
 
 
-def trace(root: Root, source: str, name: str, folder: str | None, limit: int) -> Lineages:
-    """Where a number comes from; source: a point's id, or REPORT#INDEX."""
+def compare(root: Root, base: Below, head: Below, limit: Limit = 20) -> CompareAnswer:
+    """What got slower from base to head, and why: two folders of results, outputs or recordings, or two reports. A point has its
+    largest causes, without their parts."""
+    found = compared(verdict.compared(root.inside(base), root.inside(head)), verdict.METRICS, limit)
+    for point in found.points:
+        point.causes = [replace(cause, parts=[], facts=[]) for cause in point.causes[:CAUSES]]
+        point.metrics = {name: replace(one, causes=[]) for name, one in point.metrics.items()}
+    return found
+
+
+def trace(
+    root: Root, source: str, name: str, folder: Folder = None, limit: Limit = 50
+) -> TraceSteps:
+    """From a number back to its report, kernel and counter; source: what an answer's `trace` says, the id of a point or
+    REPORT#INDEX; name: a column or counter; folder: the outputs or the recording of the point."""
     report, sign, _ = source.rpartition("#")
     root.inside(report if sign else source)
-    steps = lineage.found(source, name, _at_hand(root, folder))
-    return Lineages(steps=steps[:limit], left_out=_rest(steps, limit))
+    steps, left_out = cut(lineage.found(source, name, _at_hand(root, folder)), limit)
+    return TraceSteps(point=source, name=name, steps=steps, left_out=left_out)
 
 
-def compare(root: Root, base: str, head: str, limit: int) -> ServedComparison:
-    """What changed between two sides: outputs, results or recordings, or two reports of ncu or nsys."""
-    sides = (root.inside(base), root.inside(head))
-    found = verdict.compared(*sides)
-    changed = found.changed
-    ordered = [*changed, *(point for point in found.points if not point.changed)]
-    rows = [(point, name, point.metrics[name]) for point in ordered for name in point.metrics]
-    return ServedComparison(
-        base=base,
-        head=head,
-        differences=[
-            f"{one.axis}: {one.base} → {one.head}" + " (can be a cause)" * one.cause
-            for one in found.differences
-        ],
-        tests=found.statistics.tests,
-        notes=list(found.statistics.notes),
-        points=[_compared(found, sides, *row) for row in islice(rows, limit)],
-        only_base=len(found.only_base),
-        only_head=len(found.only_head),
-        not_compared=len(found.not_compared),
-        left_out=_rest(rows, limit),
-    )
-
-
-def _results(folder: Path) -> Path:
-    return folder / "results" if (folder / "results").is_dir() else folder
-
-
-def _compared(
-    found: compared.Comparison,
-    sides: Sequence[Path],
-    point: compared.PointChange,
-    metric: str,
-    change: compared.MetricChange,
-) -> ServedPoint:
-    column = verdict.METRICS.get(metric)
-
-    def side(value: float, named: compared.Named, folder: Path) -> Number | None:
-        tier: Tier = named.provenance.get("tier") or profiled.RECORDED
-        # a kernel of a report is the median of launches: no single one of them is its number
-        at = None
-        if column in BY_NAME:
-            outputs = folder.parent if folder.name == "results" else folder
-            at = TraceWords(point.id, outputs).to(str(column))
-        return _number(value, "µs", column or TIMES[metric != OF_TRACE], tier, at)
-
-    return ServedPoint(
-        id=point.id,
-        metric=metric,
-        verdict=change.verdict,
-        base=side(change.base, found.base, sides[0]),
-        head=side(change.head, found.head, sides[1]),
-        change=change.relative,
-        low=change.low,
-        high=change.high,
-        q=change.q,
-        basis=change.basis,
-        causes=[clean(cause.what) for cause in change.causes[:CAUSES]],
-    )
-
-
-def try_change(
-    root: Root, change: str, target: str, blocks: list[dict[str, Any]] | None, effect: str
-) -> Trial:
-    """Compile, check and time a change of FlashInfer, as `ncuflow try` does. Raises CommandError where that did not begin."""
-    words = ["try", f"./{root.inside(change)}", f"--target={target}", f"--effect={effect}"]
-    words += [f"--blocks={json.dumps(blocks)}"] if blocks else []
-    return _run(words, "--json", Trial, "the record of a trial")
-
-
-def advice(root: Root, target: str, folder: str | None, limit: int) -> Advice:
-    """Which choice for which shape of a target, of a recording, outputs, or a file of `ncuflow advise --out`."""
+def advice(root: Root, target: str, folder: Advised = None, limit: Limit = 5) -> Advice:
+    """Which backend and settings are fastest for each shape of a target that was measured, by how much, and why. Choices that
+    were not timed are left out."""
     where = root.inside(folder) if folder else locate.shipped()
-    try:
-        load(target)
-    except ValueError as error:
-        raise CommandError(str(error)) from None
+    _known(target)
     if where.is_dir():
         found = advised.advise(where, [target], {}, METRIC, rounds.EFFECT)
     else:
         found = advised.read(where)
         found.shapes = [shape for shape in found.shapes if shape.target == target]
         found.rules = [rule for rule in found.rules if rule.target == target]
-    return _shown(found, limit)
+    return _timed(found, limit)
+
+
+def try_change(
+    root: Root, change: Below, target: str, blocks: Blocks = None, effect: str = "2%"
+) -> Trial:
+    """Compile a patch of FlashInfer, hold it against the reference, and time it beside what is installed. It is code, and runs as
+    the user who serves; it takes minutes, and a GPU."""
+    words = ["try", f"./{root.inside(change)}", f"--target={target}", f"--effect={effect}"]
+    words += [f"--blocks={json.dumps(blocks)}"] if blocks else []
+    return _run(words, "--json", Trial, "the record of a trial")
 
 
 def advise(
-    root: Root, target: str, blocks: list[dict[str, Any]] | None, effect: str, limit: int
+    root: Root, target: str, blocks: Blocks = None, effect: str = "2%", limit: Limit = 5
 ) -> Advice:
-    """Race the choices of shapes, as `ncuflow advise` does. Raises CommandError where that did not begin."""
+    """Race all legal choices of each shape on this machine's GPU, checked against the reference. It compiles what is not compiled
+    yet, and takes minutes."""
     words = ["advise", f"--target={target}", f"--blocks={json.dumps(blocks or [{}])}"]
-    return _shown(_run([*words, f"--effect={effect}"], "--out", Advice, "an advice"), limit)
+    return _timed(_run([*words, f"--effect={effect}"], "--out", Advice, "an advice"), limit)
 
 
-def _shown(found: Advice, limit: int) -> Advice:
+def _timed(found: Advice, limit: int) -> Advice:
     """So many shapes, each with the choices that were timed; the rest is counted."""
-    shapes = found.shapes[:limit]
-    timed = [[one for one in shape.choices if one.time_us is not None] for shape in shapes]
-    rest = sum(len(s.choices) - len(few) for s, few in zip(shapes, timed, strict=True))
-    cut = [s.model_copy(update={"choices": few}) for s, few in zip(shapes, timed, strict=True)]
-    left_out = found.left_out + _rest(found.shapes, limit) + rest
-    return found.model_copy(update={"shapes": cut, "left_out": left_out})
+    shapes, left_out = cut(found.shapes, limit)
+    for shape in shapes:
+        timed = [one for one in shape.choices if one.time_us is not None]
+        left_out += len(shape.choices) - len(timed)
+        shape.choices = timed
+    return found.model_copy(update={"shapes": shapes, "left_out": found.left_out + left_out})
 
 
 def _run(words: Sequence[str], option: str, kind: type[T], what: str) -> T:
@@ -335,14 +315,5 @@ def _run(words: Sequence[str], option: str, kind: type[T], what: str) -> T:
         return read_as(out, kind, what)
 
 
-def _number(
-    value: float | None, unit: str, metric: str, tier: Tier, trace: str | None
-) -> Number | None:
-    """A number; None where it is not known."""
-    if value is None:
-        return None
-    return Number(value=float(value), unit=unit, metric=metric, tier=tier, trace=trace)
-
-
-def _rest(entries: Sequence[object], limit: int) -> int:
-    return max(0, len(entries) - limit)
+READ = (list_targets, list_points, show, explain, hot_lines, opportunities, compare, trace, advice)
+RUN = (try_change, advise)  # code, as the user who serves
