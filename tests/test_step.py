@@ -36,9 +36,9 @@ from ncuflow.io import BadInput, UsageError, read_json
 from ncuflow.pages.html import step as verb
 from ncuflow.parsers import nsys, torch_trace
 from ncuflow.parsers.timeline import KERNEL, LONGEST_NAME, Launched
-from ncuflow.step import around, dump, gain, shapes, spans, summary
+from ncuflow.step import detection, gain, overlap, reference, shapes, summary
 from ncuflow.step.record import KernelOfStep, StepAnswer, StepGroup
-from ncuflow.step.roof import Machine, roof
+from ncuflow.step.reference import Machine, roof
 from ncuflow.step.screen import each_text, roof_text, screen
 from ncuflow.step.shapes import NOTHING
 from ncuflow.target.contract import known
@@ -90,7 +90,7 @@ def test_steps_are_told_by_the_period_of_the_kernels(tmp_path):
     for number in range(6):
         (prefill_step if number % 3 == 0 else decode_step)(trace)
     found = answer(trace, tmp_path)
-    assert found.found_by.startswith(f"{spans.PERIOD} (6 repeats, alike by ")
+    assert found.found_by.startswith(f"{detection.PERIOD} (6 repeats, alike by ")
     assert {(one.kind, one.steps) for one in found.groups} == {("prefill", 2), ("decode", 4)}
     assert group(found, "decode").step_us.median == pytest.approx(LAYERS * 104 + 20 + 5)
 
@@ -120,7 +120,7 @@ def test_ranges_tell_steps_and_their_kind(tmp_path):
         trace.range(f"decode step {number}", begin, trace.at - 2)
         trace.at += 40
     found = answer(trace, tmp_path)
-    assert found.found_by == spans.RANGES
+    assert found.found_by == detection.RANGES
     assert [(one.kind, one.steps) for one in found.groups] == [("decode", 3)]
     assert sum(one.launches for one in group(found, "decode").kernels) == LAYERS * 6 + 1 + 5
 
@@ -139,10 +139,10 @@ def test_ranges_tell_steps_and_their_kind(tmp_path):
     ],
 )  # fmt: skip
 def test_what_servers_name_their_steps(label, kind, said):
-    found = spans.told(label)
+    found = detection.told(label)
     assert said.items() <= found.items()
-    span = spans.StepSpan(np.zeros(0, np.int64), label=label, said=found)
-    assert spans._labelled(span) == kind
+    span = detection.StepSpan(np.zeros(0, np.int64), label=label, said=found)
+    assert detection._labelled(span) == kind
 
 
 def test_replays_of_a_graph_are_steps(tmp_path):
@@ -152,7 +152,7 @@ def test_replays_of_a_graph_are_steps(tmp_path):
         decode_step(trace, graph=9000 + number)
         trace.at += 12
     found = answer(trace, tmp_path)
-    assert found.found_by == f"{spans.REPLAYS} (4 repeats, alike by 100 %)"
+    assert found.found_by == f"{detection.REPLAYS} (4 repeats, alike by 100 %)"
     one = group(found, "decode", replayed=True)
     assert one.steps == 4
     assert one.period_us == pytest.approx(LAYERS * 104 + 20 + 12)
@@ -174,7 +174,7 @@ def test_a_trace_without_a_period_is_shown_whole(names, tmp_path):
         unlike = f"_{place}" * (names == "igignigm" and name != "i")
         trace.kernel(f"kernel_{name}{unlike}", 4, (8, 1, 1), (32, 16, 1), idle=1)
     found = answer(trace, tmp_path)
-    assert (found.found_by, len(found.groups), found.groups[0].steps) == (spans.WHOLE, 1, 1)
+    assert (found.found_by, len(found.groups), found.groups[0].steps) == (detection.WHOLE, 1, 1)
     assert sum(row.launches for row in found.groups[0].kernels) == len(names)
     for said in (screen(found), verb.rendered(found)):
         assert "no steps told" in said and "1 step" not in said
@@ -186,7 +186,7 @@ def test_repeats_without_a_mark_may_be_layers_and_it_is_said(tmp_path):
         for name in "abc":
             trace.kernel(f"kernel_{name}", 4, (8, 1, 1), (32, 16, 1))
     found = answer(trace, tmp_path)
-    assert found.found_by == f"{spans.PERIOD} (4 repeats, alike by 100 %: {spans.LAYERS})"
+    assert found.found_by == f"{detection.PERIOD} (4 repeats, alike by 100 %: {detection.LAYERS})"
 
 
 @pytest.mark.parametrize("lengths", [[100, 200], [100, 200, 400], [5, 7, 11, 13], [3]])
@@ -286,7 +286,7 @@ def test_sizes_that_a_range_states_are_read(text, name, dims):
 @pytest.mark.parametrize("number", ["9" * 400, "1e999", "9" * 5000])
 def test_a_size_without_bounds_is_no_shape(number, tmp_path):
     label = f"execute_context_1({number}_1)_generation_0(0)"
-    assert not {*spans.told(label).values()} & {int("9" * 400)}
+    assert not {*detection.told(label).values()} & {int("9" * 400)}
     range_of = f"decode(batch=32, kv_len={number})"
     stated = shapes.of_range(range_of)
     trace = MadeTrace().kernel(DECODE, 60, (128, 8, 1), (16, 4, 2), idle=5, shared=9216)
@@ -300,7 +300,7 @@ def test_a_size_without_bounds_is_no_shape(number, tmp_path):
     folder.mkdir()
     axes = {"page_size": {"value": 1 << 40}}
     (folder / "a.json").write_text(json.dumps({"name": "gqa_paged_decode_h32", "axes": axes}))
-    assert dump.facts(folder).values == {}
+    assert shapes.of_dump(folder).values == {}
     name = f"flashinfer::norm::RMSNormKernel<{number}u, __half>"
     shapes.of_launch(Launched(KERNEL, name, (8, 1, 1), (32, 16, 1)), NOTHING, ())
 
@@ -385,13 +385,13 @@ def test_a_dump_says_what_launches_do_not(tmp_path):
     paged = {"name": "gqa_paged_decode_h32", "axes": {"page_size": {"value": 16}}}
     (folder / "b.json").write_text(json.dumps(paged))
     (folder / "killed.json").write_text('{"name": "gqa')
-    found = dump.facts(folder)
+    found = shapes.of_dump(folder)
     assert found.values == {"intermediate": (14336, 14336), "page_size": (16, 16)}
     other = {"name": "append_paged_kv", "axes": {"page_size": {"value": 1}}}
     (folder / "c.json").write_text(json.dumps(other))
-    assert "page_size" not in dump.facts(folder).values  # two caches: no one size
+    assert "page_size" not in shapes.of_dump(folder).values  # two caches: no one size
     with pytest.raises(BadInput, match="without a definition"):
-        dump.facts(tmp_path / "none")
+        shapes.of_dump(tmp_path / "none")
 
 
 @cache
@@ -404,7 +404,7 @@ def _recorded_launches() -> Iterator[tuple[str, dict[str, Any], Any, Any, bool]]
     for path in some(RECORDED):
         points = {point["id"]: point for point in read_json(path.parent / "points.json")}
         timeline = nsys.read_timeline(path)
-        hosts = summary.Summary(timeline, NOTHING, summary.Yardstick()).hosts
+        hosts = summary.Summary(timeline, NOTHING, reference.Reference()).hosts
         rows, ranges = timeline.rows, timeline.ranges.arrays()
         order = np.argsort(ranges["start"])
         starts, ends, names = (ranges[name][order] for name in ("start", "end", "name"))
@@ -627,9 +627,9 @@ def test_what_a_shorter_kernel_brings_ends_where_the_host_is_late(tmp_path, wait
         trace.kernel(APPEND, 20, (132, 1, 1), (16, 8, 1))
         trace.kernel(SAMPLING, 20, (32, 1, 1), (1024, 1, 1))
     timeline = torch_trace.read(trace.write(tmp_path / "trace.json.gz"))
-    step = spans.found(timeline, 0)[0][1]
+    step = detection.found(timeline, 0)[0][1]
     assert len(step.rows) == 4
-    slack = around.slack(timeline, step)
+    slack = overlap.slack(timeline, step)
     saved = np.array([[10.0, 0, 0, 0], [0, 10.0, 0, 0], [0, 3.0, 0, 0], [0, 0, 0, 8.0]])
     assert [slack.gained(row) for row in saved] == pytest.approx([first, 4.5, 3.0, 8.0])
 
@@ -644,10 +644,10 @@ def test_a_host_that_waits_for_the_step_s_tokens_holds_nothing_up(tmp_path):
         # The call for it came as early as the sampling's, and back when the tokens were there.
         trace.events[-1] |= {"ts": trace.at - 25, "dur": 26}
     timeline = torch_trace.read(trace.write(tmp_path / "trace.json.gz"))
-    step = spans.found(timeline, 0)[0][1]
+    step = detection.found(timeline, 0)[0][1]
     assert len(step.rows) == 3
-    assert around.slack(timeline, step).gained(np.array([4.0, 0, 0])) == 4.0
-    assert around.gaps(timeline, step).host_us == 0
+    assert overlap.slack(timeline, step).gained(np.array([4.0, 0, 0])) == 4.0
+    assert overlap.gaps(timeline, step).host_us == 0
 
 
 def test_a_graph_s_kernels_wait_for_each_other_alone(tmp_path):
@@ -657,8 +657,8 @@ def test_a_graph_s_kernels_wait_for_each_other_alone(tmp_path):
         trace.call("cudaGraphLaunch", trace.at - 300, 290, 1000 + number)
         trace.at += 50
     timeline = torch_trace.read(trace.write(tmp_path / "trace.json.gz"))
-    (step, *_), _ = spans.found(timeline, 0)
-    assert around.slack(timeline, step).gained(np.full(len(step.rows), 1.0)) == len(step.rows)
+    (step, *_), _ = detection.found(timeline, 0)
+    assert overlap.slack(timeline, step).gained(np.full(len(step.rows), 1.0)) == len(step.rows)
 
 
 def test_what_runs_at_once_is_counted_once(tmp_path):
@@ -722,7 +722,7 @@ HALF = gain.CallsOfStep("K", 50.0, 100.0, 100.0, lambda saved: 50.0 * saved)
 def test_a_pair_saves_between_its_cold_and_its_sustained_times():
     """fa3 on an H200 at 8192 tokens: 41 % less of cold launches, 33 % where the power limit has set in."""
     with ExitStack() as stack:
-        results = summary.evidence(None, ROOT / "recordings/h200/0.7.2/default", stack).results("prefill")  # fmt: skip
+        results = reference.evidence(None, ROOT / "recordings/h200/0.7.2/default", stack).results("prefill")  # fmt: skip
     assert results is not None
     sizes = {"seq_len": 8192, "batch": 1, "qo_heads": 32, "kv_heads": 8, "head_dim": 128, "layout": "paged"}  # fmt: skip
     for backend, low, high in (("fa2", 0.333, 0.411), ("fa3", -0.697, -0.499)):
@@ -827,8 +827,8 @@ def test_what_is_asked_wrong_is_refused(tmp_path):
 
 
 def test_waiting_calls_are_found_by_name():
-    assert all(around._WAITS.search(n) for n in ("cudaStreamSynchronize", "cuCtxSynchronize", "cudaMemcpy"))  # fmt: skip
-    assert not around._WAITS.search("cudaMemcpyAsync")
+    assert all(overlap._WAITS.search(n) for n in ("cudaStreamSynchronize", "cuCtxSynchronize", "cudaMemcpy"))  # fmt: skip
+    assert not overlap._WAITS.search("cudaMemcpyAsync")
 
 
 # --- an engine that was recorded on a GPU, whose launches are known --------------------------------------

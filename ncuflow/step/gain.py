@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel
 
 from ncuflow.findings import choices
 from ncuflow.findings.choices import Effect
-from ncuflow.io import BadInput, read_json
+from ncuflow.io import read_as
 from ncuflow.model import Results
 from ncuflow.step.record import GainOfStep
-from ncuflow.step.roof import differing, distance
+from ncuflow.step.reference import differing, distance
 from ncuflow.target.contract import Choice, Target
 from ncuflow.target.launch import Params
 
@@ -132,52 +134,61 @@ def saving(effect: Effect, base: bool) -> Interval:
     return low / (1 + low), high / (1 + high)
 
 
+class RegretBounds(BaseModel):
+    """By how much longer the default takes, of 1."""
+
+    low: float
+    high: float
+
+
+class RacedShape(BaseModel):
+    """A shape of an advice: its default, and the choice that was advised."""
+
+    target: str
+    shape: str
+    params: dict[str, Any]
+    advised: str | None
+    regret: RegretBounds | None = None
+    in_turns: bool = False
+
+
+class RacedShapes(BaseModel):
+    """What an advice says of the choices that were raced."""
+
+    command: Literal["advise"]
+    gpu: str | None = None
+    shapes: list[RacedShape]
+
+
 def of_advice(
-    advice: Mapping[str, Any], target: Target, params: Params, calls: CallsOfStep
+    advice: RacedShapes, target: Target, params: Params, calls: CallsOfStep
 ) -> Iterator[GainOfStep]:
     """What `ncuflow advise` found for a shape like the launch's, where the launch is the default that was raced."""
-    like = [one for one in advice["shapes"] if one["target"] == target.name and one.get("regret")]
-    far = sorted(((distance(params, one["params"]), one) for one in like), key=lambda f: f[0])
+    like = [one for one in advice.shapes if one.target == target.name and one.regret]
+    far = sorted(((distance(params, one.params), one) for one in like), key=lambda f: f[0])
     for found, shape in far[:1]:
-        if found[0] or found[1] > NEAR or shape["advised"] in (None, shape["shape"]):
+        if found[0] or found[1] > NEAR or shape.advised in (None, shape.shape) or not shape.regret:
             continue
-        low, high = (shape["regret"][end] / (1 + shape["regret"][end]) for end in ("low", "high"))
-        low, high = calls.saves((low, high))
+        regret = shape.regret
+        low, high = calls.saves((regret.low / (1 + regret.low), regret.high / (1 + regret.high)))
         yield GainOfStep(
             choice="advice",
-            title=f"what {advice.get('gpu') or 'a GPU'} ran fastest",
-            change=f"{shape['shape']} → {shape['advised']}",
+            title=f"what {advice.gpu or 'a GPU'} ran fastest",
+            change=f"{shape.shape} → {shape.advised}",
             kernel=calls.kernel,
             target=target.name,
             low_pct=low,
             high_pct=high,
             share_pct=round(calls.share_pct, 2),
-            pairs=[shape["shape"], shape["advised"]],
-            differs={name: [value] for name, value in differing(params, shape["params"]).items()},
-            in_turns=bool(shape.get("in_turns")),
+            pairs=[shape.shape, shape.advised],
+            differs={name: [value] for name, value in differing(params, shape.params).items()},
+            in_turns=shape.in_turns,
         )
 
 
-def read_advice(path: Path) -> dict[str, Any]:
+def read_advice(path: Path) -> RacedShapes:
     """What `ncuflow advise --json` wrote. Raises BadInput where the file is none."""
-    content = read_json(path)
-    shapes = content.get("shapes") if isinstance(content, dict) else None
-    if not isinstance(shapes, list) or content.get("command") != "advise":
-        raise BadInput(path, "not what `ncuflow advise` writes: a record with shapes")
-    for one in shapes:
-        regret = one.get("regret") if isinstance(one, dict) else None
-        whole = isinstance(one, dict) and all(
-            k in one for k in ("target", "shape", "params", "advised")
-        )
-        ends = regret is None or all(
-            isinstance(regret.get(k), (int, float)) for k in ("low", "high")
-        )
-        if not whole or not ends or not isinstance(one["params"], dict):
-            raise BadInput(
-                path, "a shape that lacks its target, its parameters or what was advised"
-            )
-    found: dict[str, Any] = content
-    return found
+    return read_as(path, RacedShapes, "what `ncuflow advise` writes")
 
 
 def ranked(gains: Sequence[GainOfStep]) -> list[GainOfStep]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from textwrap import wrap
 
 from ncuflow.format import aligned, micro, pct, short, with_unit
+from ncuflow.step.detection import WHOLE
 from ncuflow.step.record import GainOfStep, KernelOfStep, StepAnswer, StepGroup
-from ncuflow.step.spans import WHOLE
 
 WIDTH = 132
 FAR = 2  # times the median: a launch so long was held up by something else

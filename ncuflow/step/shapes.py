@@ -1,14 +1,18 @@
-"""Which shape a launch had: said by a range around it, by the profiler, or told from the launch itself; or why it is not told."""
+"""Which shape a launch had: said by a range around it, by the profiler, or told from the launch itself and what else is known;
+or why it is not told."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ncuflow.findings import kernelname
+from ncuflow.io import BadInput, read_json
 from ncuflow.parsers.timeline import Launched, Operator
+from ncuflow.step.detection import WORDS
 from ncuflow.target.contract import Target, known
 from ncuflow.target.launch import Params
 from ncuflow.target.rules import Host, NoRuleError
@@ -18,6 +22,8 @@ from ncuflow.target.seen import ENDLESS, Between, PartError, Seen, UnsaidError
 RANGE = re.compile(r"\b(?P<target>\w++)\((?P<params>\w++=[^()]*+)\)")
 CALLED = re.compile(r"\b\w++::\w++")
 SIZES = "sizes = [["
+MOST_DEFINITIONS = 10_000
+DUMP = "the dump"
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,45 @@ class KnownFacts:
 
 
 NOTHING = KnownFacts({}, {})
+
+
+def of_dump(folder: Path) -> KnownFacts:
+    """What a folder of FLASHINFER_TRACE_DUMP=1 says of a model: of each axis the one value that all definitions agree in.
+
+    Raises BadInput where the folder holds no definition.
+    """
+    paths = sorted(folder.rglob("*.json")) if folder.is_dir() else []
+    if not paths:
+        raise BadInput(folder, "a folder without a definition (*.json)")
+    if len(paths) > MOST_DEFINITIONS:
+        raise BadInput(folder, f"{len(paths)} definitions, of at most {MOST_DEFINITIONS}")
+    found: dict[str, set[int]] = {}
+    read = 0
+    for path in paths:
+        try:
+            content = read_json(path)
+        except BadInput:  # a killed server leaves one half-written
+            continue
+        name = content.get("name") if isinstance(content, dict) else None
+        axes = content.get("axes") if isinstance(content, dict) else None
+        if not isinstance(name, str) or not isinstance(axes, dict):
+            continue
+        read += 1
+        values = {axis: one.get("value") for axis, one in axes.items() if isinstance(one, dict)}
+        for kind, axis, ours in WORDS["axes"]:
+            if name.startswith(kind) and (value := _size(values.get(axis))):
+                found.setdefault(ours, set()).add(value)
+        if name.startswith(tuple(WORDS["gated"])) and (both := _size(values.get("hidden_size"))):
+            found.setdefault("intermediate", set()).add(both // 2)
+    if not read:
+        raise BadInput(folder, "holds no definition of FlashInfer's")
+    sure = {name: values.pop() for name, values in found.items() if len(values) == 1}
+    return NOTHING.joined(sure, DUMP)
+
+
+def _size(value: object) -> int | None:
+    """A constant that a model may have."""
+    return value if type(value) is int and 0 < value < 1 << 31 else None
 
 
 def of_range(text: str) -> Shape | None:
@@ -138,7 +183,7 @@ def _by_target(
     held = _held(target, candidates, one, name, dynamic, hosts)
     if candidates and not held:
         why = "FlashInfer's launch rules, as they are known here, launch no shape so"
-        return Shape(target, source=_source(seen, facts), refusal=why, certain=_common(candidates))
+        return Shape(target, source=_source(seen, facts), refusal=why, certain=common(candidates))
     return Shape(target, tuple(held), _source(seen, facts))
 
 
@@ -187,7 +232,7 @@ def _source(seen: Seen, facts: KnownFacts) -> str:
     return ", ".join(["the launch", *more])
 
 
-def _common(candidates: Sequence[Params]) -> Params:
+def common(candidates: Sequence[Params]) -> Params:
     """Parameters in which all candidates agree."""
     first = candidates[0]
     return {
@@ -203,7 +248,7 @@ def told(shapes: Iterable[Shape]) -> dict[str, int]:
     for shape in shapes:
         if shape.target is None:
             continue
-        params = _common(shape.candidates) if shape.candidates else shape.certain
+        params = common(shape.candidates) if shape.candidates else shape.certain
         for name, value in shape.target.rules.tells(dict(params)).items():
             found.setdefault(name, set()).add(value)
     return {name: values.pop() for name, values in found.items() if len(values) == 1}

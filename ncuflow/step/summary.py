@@ -5,26 +5,24 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
-from ncuflow.evidence import location, manifest
-from ncuflow.findings import ceilings, kernelname, locate, stored
+from ncuflow.findings import kernelname
 from ncuflow.findings.kernelname import COPY, FLASHINFER, OTHER
 from ncuflow.format import with_unit
 from ncuflow.gpu.table import product
-from ncuflow.io import BadInput, scratch
-from ncuflow.model import Results
+from ncuflow.io import BadInput
 from ncuflow.parsers.timeline import KERNEL, UNSAID, Launched, Timeline
 from ncuflow.record import quartiles
 from ncuflow.static.device import Device, device
-from ncuflow.step import around, gain, shapes, spans
-from ncuflow.step.gain import CallsOfStep
+from ncuflow.step import detection, gain, overlap, shapes
+from ncuflow.step.detection import DECODE, StepSpan
+from ncuflow.step.gain import CallsOfStep, RacedShapes
 from ncuflow.step.record import (
     FamilyOfStep,
     GainOfStep,
@@ -34,9 +32,8 @@ from ncuflow.step.record import (
     StepGroup,
     StepTimes,
 )
-from ncuflow.step.roof import Machine, nearest, roof
+from ncuflow.step.reference import Machine, Reference, nearest, roof
 from ncuflow.step.shapes import KnownFacts, Shape
-from ncuflow.step.spans import DECODE, StepSpan
 from ncuflow.target.rules import Host
 
 MOST_CANDIDATES = 12
@@ -51,87 +48,25 @@ NODE = "CUDA graphs were traced as a whole: record with `nsys profile --cuda-gra
 
 
 @dataclass
-class Yardstick:
-    """What a trace's launches are held against: a recording's points and ceilings. folder: None of none; made: where results
-    of a recording are made when they are asked for, a target's at a time."""
-
-    folder: Path | None = None
-    made: Path | None = None
-    measured: Mapping[str, Any] | None = None
-    read: dict[str, Results | None] = field(default_factory=dict)
-
-    def results(self, target: str) -> Results | None:
-        """Of a target; None where there are none."""
-        if target not in self.read:
-            self.read[target] = self._results(target) if self.folder and self.made else None
-        return self.read[target]
-
-    def _results(self, target: str) -> Results | None:
-        assert self.folder and self.made
-        if locate.is_recording(self.folder):
-            if target not in manifest.read(self.folder).targets:
-                return None
-            locate.make_results(self.folder, [target], self.made)
-        path = self.made / "results" / f"{target}{stored.SUFFIX}"
-        return stored.results(path) if path.is_file() else None
-
-    @property
-    def name(self) -> str | None:
-        return location.name(self.folder) if self.folder else None
-
-
-def evidence(gpu: str | None, recording: Path | None, stack: ExitStack) -> Yardstick:
-    """Of the recording that is named, or of the default one of this GPU; nothing without. Raises BadInput where it is none."""
-    folder = location.here(recording) if recording else _default(gpu)
-    if folder is None:
-        return Yardstick()
-    if not locate.is_recording(folder) and not (folder / "results").is_dir():
-        raise BadInput(folder, "neither a recording nor a folder of outputs")
-    made = stack.enter_context(scratch()) if locate.is_recording(folder) else folder
-    measured = ceilings.load(folder, None)
-    of = _gpu_of(folder)
-    # what another GPU reached is no ceiling of this one
-    return Yardstick(folder, made, measured if of == gpu else None)
-
-
-def _gpu_of(folder: Path) -> str | None:
-    """The GPU that a recording, or outputs, are of."""
-    if locate.is_recording(folder):
-        return manifest.provenance(folder).get("gpu")
-    path = folder / "results" / "environment_info.json"
-    found = stored.written(path) if path.is_file() else {}
-    return found.get("provenance", {}).get("gpu") if found else None
-
-
-def _default(gpu: str | None) -> Path | None:
-    try:
-        found = location.matching(
-            f"{location.FOLDER}/{location.gpu(gpu or '')}/*/{location.DEFAULT}"
-        )
-    except ValueError:
-        return None
-    return found[-1] if gpu else None
-
-
-@dataclass
 class Summary:
     """Everything that is said of one GPU of a trace. given: what the user and a dump say; advice: of `ncuflow advise`, or None;
     asked: the number of the GPU, or None for the one that ran most."""
 
     timeline: Timeline
     given: KnownFacts
-    held: Yardstick
-    advice: Mapping[str, Any] | None = None
+    held: Reference
+    advice: RacedShapes | None = None
     asked: int | None = None
 
     def answer(self) -> StepAnswer:
-        steps, how = spans.found(self.timeline, self.device)
+        steps, how = detection.found(self.timeline, self.device)
         groups = defaultdict(list)
         for number, step in enumerate(steps):
             groups[step.kind, step.replayed].append(number)
         made = [self._group(steps, numbers) for numbers in groups.values()]
         made.sort(key=lambda group: -group.step_us.median * group.steps)
         kernels = [one for group in made for one in group.kernels]
+        ours = [one for one in kernels if one.owner == FLASHINFER]
         return StepAnswer(
             file=PurePath(self.timeline.file).name,
             tool=self.timeline.tool,
@@ -146,14 +81,8 @@ class Summary:
             },
             recording=self.held.name,
             problems=self._problems(),
-            family_pct=_told(kernels, kernels, lambda one: one.family != OTHER) or 0.0,
-            shape_pct=_told(
-                [one for one in kernels if one.owner == FLASHINFER],
-                [one for one in kernels if one.owner == FLASHINFER],
-                lambda one: (
-                    one.shape is not None and bool(one.shape.candidates or one.shape.refusal)
-                ),
-            ),
+            family_pct=_share_pct(kernels, [one.family != OTHER for one in kernels]) or 0.0,
+            shape_pct=_share_pct(ours, [_is_told(one.shape) for one in ours]),
         )
 
     @cached_property
@@ -164,7 +93,7 @@ class Summary:
     @cached_property
     def device(self) -> int:
         if self.asked is None:
-            return spans.busiest(self.timeline)
+            return detection.busiest(self.timeline)
         if self.asked not in self.devices:
             there = ", ".join(map(str, self.devices))
             raise BadInput(self.timeline.file, f"nothing ran on GPU {self.asked}, of {there}")
@@ -244,13 +173,13 @@ class Summary:
 
     def _group(self, steps: Sequence[StepSpan], numbers: Sequence[int]) -> StepGroup:
         mine = [steps[number] for number in numbers]
-        times = [around.busy(self.timeline, step) for step in mine]
+        times = [overlap.busy(self.timeline, step) for step in mine]
         lengths = np.array([time.span for time in times])
         order = np.argsort(lengths, kind="stable")
         middle = int(order[(len(order) - 1) // 2])
         step, time = mine[middle], times[middle]
         rows = self.timeline.rows
-        plans = around.planned(self.timeline, mine)
+        plans = overlap.planned(self.timeline, mine)
         kernels, gains = self._kernels(step, time, mine)
         first = [int(rows["start"][one.rows[0]]) for one in steps]
         together = {*numbers}
@@ -270,7 +199,7 @@ class Summary:
                 "shown_us": round(time.span, 3),
                 "tokens": (min(tokens), max(tokens)) if tokens else None,
                 "busy_us": round(time.busy, 3),
-                "gaps": None if UNSAID in self.devices else around.gaps(self.timeline, step),
+                "gaps": None if UNSAID in self.devices else overlap.gaps(self.timeline, step),
                 "overlapped_us": None if time.overlapped is None else round(time.overlapped, 3),
                 "dependent_us": None if time.dependent is None else round(time.dependent, 3),
                 "exposed_communication_us": round(time.exposed_communication, 3),
@@ -336,7 +265,7 @@ class Summary:
     # --- its kernels --------------------------------------------------------------------------------
 
     def _kernels(
-        self, step: StepSpan, time: around.BusyTime, alike: Sequence[StepSpan]
+        self, step: StepSpan, time: overlap.BusyTime, alike: Sequence[StepSpan]
     ) -> tuple[list[KernelOfStep], list[GainOfStep]]:
         rows = self.timeline.rows
         facts, ranges = self._facts(step), self._ranges(step)
@@ -354,7 +283,7 @@ class Summary:
         graphs = rows["graph"][step.rows] >= 0
         found = {key: self._shape(key, facts, bool(graphs[at].any())) for key, at in places.items()}
         calls = self._calls(keys, found)
-        slack = around.slack(self.timeline, step)
+        slack = overlap.slack(self.timeline, step)
         length = (rows["end"] - rows["start"])[step.rows] * US
         kernels: list[KernelOfStep] = []
         gains: list[GainOfStep] = []
@@ -366,15 +295,21 @@ class Summary:
             # Of a step one launch may have been held up; of all steps of a kind most were not.
             sole = apart[key[0], key[2]] == 1
             each = medians[key[0], key[2]] if sole else float(np.median(length[at]))
-            row = self._row(
-                one,
-                shape,
-                own,
-                each,
-                float(length[at].max()),
-                len(at),
-                time.span,
-                bool((rows["graph"][step.rows[at]] >= 0).any()),
+            is_kernel = one.kind == KERNEL
+            row = KernelOfStep(
+                name=kernelname.bare(one.name) if is_kernel else one.name,
+                demangled=one.name,
+                family=kernelname.family(one.name) if is_kernel else COPY,
+                owner=kernelname.owner(one.name) if is_kernel else None,
+                launches=len(at),
+                time_us=round(own, 3),
+                each_us=round(each, 3),
+                longest_us=round(float(length[at].max()), 3),
+                share=round(100 * own / time.span, 2) if time.span else 0.0,
+                grid=one.grid,
+                block=one.block,
+                graph=bool(graphs[at].any()),
+                shape=_recorded(shape) if shape else None,
             )
             if shape and shape.target and not shape.finishes:
                 whole = np.zeros(len(time.own))
@@ -425,10 +360,10 @@ class Summary:
         found = []
         for call in self.timeline.rows["call"][step.rows].tolist():
             place = int(np.searchsorted(starts, call, "right")) - 1 if call >= 0 else -1
-            around_it = next(
+            stating = next(
                 (p for p in range(place, max(-1, place - 4), -1) if ends[p] >= call), None
             )
-            found.append(UNSAID if around_it is None else int(names[around_it]))
+            found.append(UNSAID if stating is None else int(names[stating]))
         return found
 
     @cached_property
@@ -478,34 +413,6 @@ class Summary:
         )
         return not targets and multiplies and kernelname.family(one.name) == "GEMM"
 
-    def _row(
-        self,
-        one: Launched,
-        shape: Shape | None,
-        own: float,
-        each: float,
-        longest: float,
-        count: int,
-        span: float,
-        graph: bool,
-    ) -> KernelOfStep:
-        family = kernelname.family(one.name) if one.kind == KERNEL else COPY
-        return KernelOfStep(
-            name=kernelname.bare(one.name) if one.kind == KERNEL else one.name,
-            demangled=one.name,
-            family=family,
-            owner=kernelname.owner(one.name) if one.kind == KERNEL else None,
-            launches=count,
-            time_us=round(own, 3),
-            each_us=round(each, 3),
-            longest_us=round(longest, 3),
-            share=round(100 * own / span, 2) if span else 0.0,
-            grid=one.grid,
-            block=one.block,
-            graph=graph,
-            shape=_recorded(shape) if shape else None,
-        )
-
     def _measured(self, row: KernelOfStep, shape: Shape, call_us: float) -> None:
         """Put the roof and the nearest point into a row of a known shape; call_us: of one call."""
         assert shape.target is not None
@@ -521,18 +428,16 @@ class Summary:
 
     def _gains(self, row: KernelOfStep, shape: Shape, calls: CallsOfStep) -> Iterable[GainOfStep]:
         assert shape.target is not None
-        params = dict(shape.candidates[0]) if shape.candidates else dict(shape.certain)
+        params = shapes.common(shape.candidates) if shape.candidates else dict(shape.certain)
         if row.owner != FLASHINFER or not params:
             return
-        for one in shape.candidates[1:]:  # what only some of them have is not known
-            params = {name: value for name, value in params.items() if one.get(name) == value}
         results = self.held.results(shape.target.name)
         yield from gain.of_recording(shape.target, params, calls, results)
         if self.advice is not None:
             yield from gain.of_advice(self.advice, shape.target, params, calls)
 
 
-def _gained(slack: around.HostSlack, own: np.ndarray, share: float) -> float:
+def _gained(slack: overlap.HostSlack, own: np.ndarray, share: float) -> float:
     return slack.gained(own * share)
 
 
@@ -546,6 +451,10 @@ def _recorded(shape: Shape) -> ShapeOfLaunch:
         refusal=shape.refusal,
         certain=dict(shape.certain),
     )
+
+
+def _is_told(shape: ShapeOfLaunch | None) -> bool:
+    return shape is not None and bool(shape.candidates or shape.refusal)
 
 
 def _between(value: tuple[int, int]) -> str:
@@ -570,9 +479,8 @@ def _families(kernels: Sequence[KernelOfStep], span: float) -> list[FamilyOfStep
     ]
 
 
-def _told(kernels: Sequence[KernelOfStep], of: Sequence[KernelOfStep], which: Any) -> float | None:
-    """The share of kernels' time, in %, that is of such ones."""
-    whole = sum(one.time_us for one in of)
-    return (
-        round(100 * sum(one.time_us for one in kernels if which(one)) / whole, 2) if whole else None
-    )
+def _share_pct(kernels: Sequence[KernelOfStep], which: Sequence[bool]) -> float | None:
+    """The share of kernels' time, in %, that is of such ones; None of no time."""
+    whole = sum(one.time_us for one in kernels)
+    part = sum(one.time_us for one, such in zip(kernels, which, strict=True) if such)
+    return round(100 * part / whole, 2) if whole else None

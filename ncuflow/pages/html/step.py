@@ -32,7 +32,7 @@ from ncuflow.io import (
 from ncuflow.pages.html.page import FOLDER
 from ncuflow.parsers import nsys, torch_trace
 from ncuflow.parsers.timeline import Timeline
-from ncuflow.step import dump, gain, screen, summary
+from ncuflow.step import gain, reference, screen, shapes, summary
 from ncuflow.step.record import StepAnswer
 from ncuflow.step.shapes import NOTHING, KnownFacts
 
@@ -97,13 +97,13 @@ def step(
     """The steps of a trace. Raises BadInput where one of the files is not what it should be."""
     given = said(known or [])
     if folder is not None:
-        facts = dump.facts(folder)
-        given = given.joined(facts.values, dump.SOURCE)
+        facts = shapes.of_dump(folder)
+        given = given.joined(facts.values, shapes.DUMP)
     advised = gain.read_advice(advice) if advice else None
     timeline = read(trace)
-    found = summary.Summary(timeline, given, summary.Yardstick(), advised, device)
+    found = summary.Summary(timeline, given, reference.Reference(), advised, device)
     with ExitStack() as stack:
-        found.held = summary.evidence(found.gpu, recording, stack)
+        found.held = reference.evidence(found.gpu, recording, stack)
         return found.answer()
 
 

@@ -1,16 +1,21 @@
-"""How far a launch was from what its GPU reaches, and the recorded point that is most like it."""
+"""What launches are held against: the points and ceilings of a recording; how far from these a launch was, and which point
+is most like it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from ncuflow.findings import ceilings
+from ncuflow.evidence import location, manifest
+from ncuflow.findings import ceilings, locate, stored
 from ncuflow.format import with_unit
 from ncuflow.gpu.table import product, table
-from ncuflow.model import Ceilings, Point, Results
+from ncuflow.io import BadInput, scratch
+from ncuflow.model import Ceilings, Results
 from ncuflow.step.record import NearestPoint, RoofOfLaunch
 from ncuflow.target.contract import Target
 from ncuflow.target.launch import Params
@@ -19,6 +24,69 @@ TENSOR = {"attention", "GEMM", "MoE"}  # families whose FLOPs are those of tenso
 # What these read besides are weights and caches, between whose uses a step reads more than L2 holds; operands of all others the
 # kernels before have just written.
 COLD = TENSOR
+
+
+@dataclass
+class Reference:
+    """What a trace's launches are held against: a recording's points and ceilings. folder: None of none; made: where results
+    of a recording are made when they are asked for, a target's at a time."""
+
+    folder: Path | None = None
+    made: Path | None = None
+    measured: Mapping[str, Any] | None = None
+    read: dict[str, Results | None] = field(default_factory=dict)
+
+    def results(self, target: str) -> Results | None:
+        """Of a target; None where there are none."""
+        if target not in self.read:
+            self.read[target] = self._results(target) if self.folder and self.made else None
+        return self.read[target]
+
+    def _results(self, target: str) -> Results | None:
+        assert self.folder and self.made
+        if locate.is_recording(self.folder):
+            if target not in manifest.read(self.folder).targets:
+                return None
+            locate.make_results(self.folder, [target], self.made)
+        path = self.made / "results" / f"{target}{stored.SUFFIX}"
+        return stored.results(path) if path.is_file() else None
+
+    @property
+    def name(self) -> str | None:
+        return location.name(self.folder) if self.folder else None
+
+
+def evidence(gpu: str | None, recording: Path | None, stack: ExitStack) -> Reference:
+    """Of the recording that is named, or of the default one of this GPU; nothing without. Raises BadInput where it is none."""
+    folder = location.here(recording) if recording else _default(gpu)
+    if folder is None:
+        return Reference()
+    if not locate.is_recording(folder) and not (folder / "results").is_dir():
+        raise BadInput(folder, "neither a recording nor a folder of outputs")
+    made = stack.enter_context(scratch()) if locate.is_recording(folder) else folder
+    measured = ceilings.load(folder, None)
+    of = _gpu_of(folder)
+    # what another GPU reached is no ceiling of this one
+    return Reference(folder, made, measured if of == gpu else None)
+
+
+def _gpu_of(folder: Path) -> str | None:
+    """The GPU that a recording, or outputs, are of."""
+    if locate.is_recording(folder):
+        return manifest.provenance(folder).get("gpu")
+    path = folder / "results" / "environment_info.json"
+    found = stored.written(path) if path.is_file() else {}
+    return found.get("provenance", {}).get("gpu") if found else None
+
+
+def _default(gpu: str | None) -> Path | None:
+    try:
+        found = location.matching(
+            f"{location.FOLDER}/{location.gpu(gpu or '')}/*/{location.DEFAULT}"
+        )
+    except ValueError:
+        return None
+    return found[-1] if gpu else None
 
 
 @dataclass(frozen=True)
@@ -172,8 +240,3 @@ def _number(value: Any) -> bool:
 def differing(params: Params, other: Mapping[str, Any]) -> dict[str, Any]:
     """The other's parameters where they are not these."""
     return {name: other.get(name) for name, value in params.items() if other.get(name) != value}
-
-
-def near(params: Params, points: Sequence[Point]) -> list[Point]:
-    """All points, the nearest first."""
-    return sorted(points, key=lambda point: distance(params, point["params"]))

@@ -10,8 +10,8 @@ import numpy as np
 
 from ncuflow.findings.kernelname import COMMUNICATION, bare, family
 from ncuflow.parsers.timeline import UNSAID, Ints, Timeline
+from ncuflow.step.detection import FETCH, StepSpan
 from ncuflow.step.record import GapsOfStep
-from ncuflow.step.spans import FETCH, StepSpan
 
 _WAITS = re.compile(
     r"(Stream|Event|Device|Ctx|Context)Synchronize|^cu(da)?Memcpy(DtoH|HtoD)?$|hipDeviceSync"
