@@ -22,7 +22,7 @@ from ncuflow.parsers import sass
 from ncuflow.static import predict
 from ncuflow.static.device import device, of_architecture
 from ncuflow.static.facts import Facts, default_blocks, every_recorded, recorded, stored
-from ncuflow.static.model import (
+from ncuflow.static.predict import (
     ACROSS,
     COVERED,
     OTHER_GPU,

@@ -9,34 +9,284 @@ measured as well: then the file says how far the predictions were off).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from math import exp
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, exp, log
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from scipy.optimize import least_squares
 
 from ncuflow import answer
 from ncuflow.findings import stored
 from ncuflow.findings.ceilings import datasheet
 from ncuflow.io import UsageError, write_json
 from ncuflow.model import Point, Provenance, Results
-from ncuflow.static.device import device
-from ncuflow.static.model import (
-    ACROSS,
-    COVERED,
-    OTHER_GPU,
-    BoundedPoint,
-    Model,
-    PeakRates,
-    PredictedPoint,
-    Residual,
-    case,
-    refused,
-    width_of,
-)
+from ncuflow.static.device import Device, device
 from ncuflow.target.contract import Target, known
 
 FEW = "too few points of its target were measured"
+SHARPNESS = 2.0  # q: how little two bounds of equal size add to each other
+COVERED = 0.9  # of the points lie inside an interval
+# Times the width (as a log) of an interval on another GPU of the architecture: between H100 and H200 the one direction needs
+# 1.2, the other 0.8 (benchmarks/RESULTS.md).
+OTHER_GPU = 1.5
+ACROSS = 2.0  # times the width (as a log) of an interval on another architecture, which nothing here measures
+FEWEST_OF_KIND = 10  # residuals of a kind of point for an interval of its own
+FEWEST = 6  # points of a kernel that it is fitted by itself; fewer share the fit of their target
+Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class PeakRates:
+    """A GPU's published peaks: DRAM in GB/s, and its SMs."""
+
+    dram_gbs: float
+    device: Device
+
+    def arithmetic(self, kernel: str) -> tuple[str, float | None]:
+        """(what a kernel computes with, FLOP of an SM in a cycle by it); None where that is not published."""
+        if kernel.startswith("PrefillWithKVCache"):  # fa3
+            return "wgmma", self.device.wgmma_flops
+        if "Prefill" in kernel:
+            return "mma.sync", self.device.mma_flops
+        return "CUDA cores", self.device.fp32_flops
+
+    def sm_tflops(self, kernel: str, blocks: int) -> float | None:
+        """Peak of the instructions of a kernel on the SMs that a grid of so many blocks fills; None where none is published."""
+        _, each = self.arithmetic(kernel)
+        if each is None:
+            return None
+        sms = self.device.sm_count
+        filled = blocks / (ceil(blocks / sms) * sms)
+        return each * filled * sms * self.device.boost_mhz / 1e6
+
+
+@dataclass(frozen=True)
+class BoundedPoint:
+    """A point on a GPU: its bounds in µs at full peaks, and the time that was measured, None on a GPU without.
+
+    kernel: what is fitted together; floor_us: what the events themselves take; least_us: no launch is
+    shorter: its arithmetic at the peak, its traffic less what L2 may keep. Every launch is timed after a flush, so
+    that what it reads passes DRAM: only what it writes may stay in L2.
+    """
+
+    point: str
+    target: str
+    kernel: str
+    dram_us: float
+    sm_us: float
+    cycle_ns: float
+    floor_us: float
+    measured_us: float | None = None
+    least_us: float = 0.0
+
+
+class Residual(NamedTuple):
+    """log(measured / predicted) of a point, and whether bounds make up most of its time."""
+
+    bounded: bool
+    off: float
+
+
+class PredictedPoint(answer.AnswerPart):
+    """A time that was predicted, never measured."""
+
+    point: str
+    """its id"""
+    us: float
+    """µs"""
+    low: float
+    """lower end of its interval, µs"""
+    high: float
+    """upper end, µs"""
+    measured_us: float | None
+    """what was measured on that GPU, µs; null where it was not there"""
+    bounded: bool
+    """whether bounds make up most of the prediction, and not latency"""
+
+
+def case(
+    point: Point, rates: PeakRates, floor_us: float, written: int | None = None
+) -> BoundedPoint | None:
+    """A point of results on a GPU; None where its launch or its work is not known.
+
+    written: of its bytes, those that it writes; None where that is not known, which could be all.
+    """
+    row = point["measurement"]
+    known = (row["grid_size"], row["main_kernel"], row["flops_analytic"], row["bytes_analytic"])
+    if point["status"] != "ok" or None in known:
+        return None
+    blocks, kernel, flops, moved = known
+    peak = rates.sm_tflops(kernel, blocks)
+    if not peak:
+        return None
+    dram_us, sm_us = moved / rates.dram_gbs / 1e3, flops / peak / 1e6
+    kept = min(rates.device.l2_bytes, moved if written is None else written)
+    return BoundedPoint(
+        point=point["point"],
+        target=row["target"],
+        kernel=kernel,
+        dram_us=dram_us,
+        sm_us=sm_us,
+        cycle_ns=1e3 / rates.device.boost_mhz,
+        floor_us=row["time_floor_us"] or floor_us,
+        measured_us=row["time_cold_us"],
+        least_us=max(sm_us, dram_us * max(0.0, 1 - kept / moved)),
+    )
+
+
+def refused(point: Point, rates: PeakRates) -> str:
+    """Why a point is no case."""
+    if point["status"] != "ok":
+        return point["reason"] or point["status"]
+    if point["problems"]:
+        return "; ".join(point["problems"])
+    row = point["measurement"]
+    kernel, blocks = row["main_kernel"], row["grid_size"]
+    if kernel is None or blocks is None:
+        return "not all of its launches are known"
+    if rates.sm_tflops(kernel, blocks) is None:
+        what, capability = rates.arithmetic(kernel)[0], rates.device.compute_capability
+        return f"no peak of {what} is known on compute capability {capability}"
+    return "its work is not known"
+
+
+class Model:
+    """Shares and latency of each kernel, fitted to measured cases.
+
+    The time of a point is what DRAM and the SMs take at the shares of their peaks that a kernel reaches:
+
+        time = floor + (dram^q + sm^q)^(1/q) + latency
+
+    `dram` is the compulsory traffic over the published bandwidth, `sm` the arithmetic over the peak of the
+    instructions that run and the SMs that the grid fills, each over the share of it that the kernel reached where
+    it was measured; `latency` is what the kernel takes without either. Shares and latency are fitted to each kernel
+    of a measured GPU. How wrong that is, is measured as well: each point is predicted by the others, and each
+    point of one recording from another. Points whose time is mostly bounds are predicted far better than those
+    whose time is mostly latency, so each kind has its own interval. On another GPU it is half as wide again, which was
+    measured. Nothing here is a measurement of the GPU that is predicted, and nothing says that a kernel reaches the same
+    share of another architecture's peak: an interval there is twice as wide.
+    """
+
+    def __init__(self, measured: Sequence[BoundedPoint]) -> None:
+        self.measured = [case for case in measured if case.measured_us is not None]
+        self._fits: dict[tuple[str, frozenset[str]], Numbers] = {}
+
+    def knows(self, wanted: BoundedPoint) -> bool:
+        """Whether its kernel was measured: another one of its target says nothing of it."""
+        return any((c.target, c.kernel) == (wanted.target, wanted.kernel) for c in self.measured)
+
+    def us(self, wanted: BoundedPoint, without: str | None = None) -> float | None:
+        """The time of a case, fitted to the others than the point `without`; None where its kernel was not measured."""
+        found = self._parts(wanted, without)
+        return sum(found) if found else None
+
+    def _parts(self, wanted: BoundedPoint, without: str | None) -> tuple[float, float] | None:
+        """(what the bounds take, the rest), µs."""
+        same = [c for c in self.measured if c.target == wanted.target and c.point != without]
+        own = [c for c in same if c.kernel == wanted.kernel]
+        chosen = own if len(own) >= FEWEST else same
+        if len(chosen) < 3:
+            return None
+        key = (chosen[0].target, frozenset(c.point for c in chosen))
+        if key not in self._fits:
+            self._fits[key] = _fitted(chosen)
+        bounds, rest = _parts(self._fits[key], [wanted])
+        return float(bounds[0]), float(rest[0])
+
+    @cached_property
+    def residuals(self) -> list[Residual]:
+        """How far off each measured point is, predicted by the others."""
+        return self.residuals_on(self.measured, leave_out=True)
+
+    def residuals_on(
+        self, others: Sequence[BoundedPoint], leave_out: bool = False
+    ) -> list[Residual]:
+        """The same of measured cases, of another recording or of this one."""
+        found = ((c, self._parts(c, c.point if leave_out else None)) for c in others)
+        return [
+            Residual(parts[0] >= parts[1], log(c.measured_us / sum(parts)))
+            for c, parts in found
+            if parts and c.measured_us
+        ]
+
+    def left_out(self) -> list[PredictedPoint]:
+        """Each measured point as the others predict it, with the interval of all such predictions."""
+        return list(self._predictions(self.measured, self.residuals, 1.0, leave_out=True))
+
+    def predict(
+        self, wanted: Sequence[BoundedPoint], residuals: Sequence[Residual], wider: float = 1.0
+    ) -> list[PredictedPoint]:
+        """Times with intervals that cover COVERED of such residuals; points that it cannot predict are left out.
+
+        wider: times the width of the intervals, as a log.
+        """
+        return list(self._predictions(wanted, residuals, wider))
+
+    def _predictions(
+        self,
+        wanted: Sequence[BoundedPoint],
+        residuals: Sequence[Residual],
+        wider: float,
+        leave_out: bool = False,
+    ) -> Iterator[PredictedPoint]:
+        factors = {kind: exp(wider * width_of(residuals, kind)) for kind in (True, False)}
+        for c in wanted:
+            parts = self._parts(c, c.point if leave_out else None)
+            if parts:
+                us, bounded = sum(parts), parts[0] >= parts[1]
+                low = max(us / factors[bounded], min(c.least_us, us))
+                yield PredictedPoint(
+                    point=c.point,
+                    us=us,
+                    low=low,
+                    high=us * factors[bounded],
+                    measured_us=c.measured_us,
+                    bounded=bounded,
+                )
+
+
+def width_of(residuals: Sequence[Residual], bounded: bool) -> float:
+    """The width for one kind of point; where few of that kind were measured, not less than that of all points."""
+    own, every = [r.off for r in residuals if r.bounded == bounded], [r.off for r in residuals]
+    if len(own) >= FEWEST_OF_KIND:
+        return width(own)
+    return max(width(every), *map(abs, own), 0.0)
+
+
+def width(residuals: Sequence[float]) -> float:
+    """Half the width of the interval, as a log: the conformal quantile of absolute residuals."""
+    ordered = np.sort(np.abs(np.asarray(residuals)))
+    rank = min(len(ordered), ceil(COVERED * (len(ordered) + 1)))
+    return float(ordered[rank - 1])
+
+
+def _parts(fit: Numbers, wanted: Sequence[BoundedPoint]) -> tuple[Numbers, Numbers]:
+    """(What the bounds take, latency and what the events take) of each case."""
+    dram_share, sm_share, cycles = np.exp(fit)
+    dram = np.array([c.dram_us for c in wanted]) / dram_share
+    sm = np.array([c.sm_us for c in wanted]) / sm_share
+    rest = np.array([c.floor_us + cycles * c.cycle_ns / 1e3 for c in wanted])
+    return (dram**SHARPNESS + sm**SHARPNESS) ** (1 / SHARPNESS), rest
+
+
+def _fitted(measured: Sequence[BoundedPoint]) -> Numbers:
+    """Logs of the shares of DRAM and SM and of the latency in cycles; outliers count by their distance."""
+    times = np.log([c.measured_us or np.nan for c in measured])
+
+    def off(fit: Numbers) -> Numbers:
+        return np.log(sum(_parts(fit, measured))) - times
+
+    start = np.log([0.8, 0.5, 2000.0])
+    bounds = (np.log([0.05, 1e-3, 1.0]), np.log([1.2, 1.0, 1e5]))
+    return np.asarray(least_squares(off, start, bounds=bounds, loss="soft_l1", f_scale=0.1).x)
+
+
+# --- predictions.json ----------------------------------------------------------------------------
 
 
 def cases(results: Sequence[Results], floor_us: float) -> tuple[list[BoundedPoint], dict[str, str]]:

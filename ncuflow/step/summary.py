@@ -295,22 +295,8 @@ class Summary:
             # Of a step one launch may have been held up; of all steps of a kind most were not.
             sole = apart[key[0], key[2]] == 1
             each = medians[key[0], key[2]] if sole else float(np.median(length[at]))
-            is_kernel = one.kind == KERNEL
-            row = KernelOfStep(
-                name=kernelname.bare(one.name) if is_kernel else one.name,
-                demangled=one.name,
-                family=kernelname.family(one.name) if is_kernel else COPY,
-                owner=kernelname.owner(one.name) if is_kernel else None,
-                launches=len(at),
-                time_us=round(own, 3),
-                each_us=round(each, 3),
-                longest_us=round(float(length[at].max()), 3),
-                share=round(100 * own / time.span, 2) if time.span else 0.0,
-                grid=one.grid,
-                block=one.block,
-                graph=bool(graphs[at].any()),
-                shape=_recorded(shape) if shape else None,
-            )
+            graph = bool(graphs[at].any())
+            row = _row(one, shape, graph, length[at], own, each, time.span)
             if shape and shape.target and not shape.finishes:
                 whole = np.zeros(len(time.own))
                 whole[calls.get(key, at)] = time.own[calls.get(key, at)]
@@ -439,6 +425,34 @@ class Summary:
 
 def _gained(slack: overlap.HostSlack, own: np.ndarray, share: float) -> float:
     return slack.gained(own * share)
+
+
+def _row(
+    one: Launched,
+    shape: Shape | None,
+    graph: bool,
+    lengths: np.ndarray,
+    own: float,
+    each: float,
+    span: float,
+) -> KernelOfStep:
+    """The launches of a kernel that are alike. lengths: of each, in us; own: of all, where nothing else ran; each: of one."""
+    is_kernel = one.kind == KERNEL
+    return KernelOfStep(
+        name=kernelname.bare(one.name) if is_kernel else one.name,
+        demangled=one.name,
+        family=kernelname.family(one.name) if is_kernel else COPY,
+        owner=kernelname.owner(one.name) if is_kernel else None,
+        launches=len(lengths),
+        time_us=round(own, 3),
+        each_us=round(each, 3),
+        longest_us=round(float(lengths.max()), 3),
+        share=round(100 * own / span, 2) if span else 0.0,
+        grid=one.grid,
+        block=one.block,
+        graph=graph,
+        shape=_recorded(shape) if shape else None,
+    )
 
 
 def _recorded(shape: Shape) -> ShapeOfLaunch:
