@@ -20,7 +20,7 @@ from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.statistics import SLOWER
 from ncuflow.format import with_unit
 from ncuflow.io import CommandError, UsageError, conforming
-from ncuflow.model import Point, Results
+from ncuflow.model import Measurement, Point, Results
 
 THRESHOLD = 0.05
 NOTHING_TESTED = 3
@@ -159,13 +159,14 @@ def _case(one: Requirement, point: Point) -> CheckedPoint:
     return CheckedPoint(point=point["point"], hold=one.hold, shown=shown, why=why)
 
 
-def of_roof(point: Point) -> float | None:
-    """The least time of the work at the datasheet's rates over the cold time; None where neither roof is known.
+def share(row: Measurement) -> float | None:
+    """The least time of the work at the datasheet's rates over the cold time; None where neither roof is known."""
+    return max((row[name] for name in SHARES if row.get(name) is not None), default=None)
 
-    Raises CommandError where it is above 1.
-    """
-    shares = [share for name in SHARES if (share := point["measurement"].get(name)) is not None]
-    found = max(shares, default=None)
+
+def of_roof(point: Point) -> float | None:
+    """The share of a point. Raises CommandError where it is above 1."""
+    found = share(point["measurement"])
     if found is not None and found > 1:
         what = (
             f"{point['point']}: of_roof {found:.3f} is above 1, which cannot be: nothing is judged"

@@ -99,7 +99,7 @@ def summary(results: Found, cases: Iterable[CheckedPoint]) -> str:
         "|---|---:|---:|---|---|",
     ]
     for row in measured(results):
-        share = max((row[name] for name in check.SHARES if row[name] is not None), default=None)
+        share = check.share(row)
         bound = limiter.words(row) or form.MISSING
         shown = (
             f"{form.number(row['time_cold_us'])} µs",
@@ -132,40 +132,27 @@ def trace(tables: Path) -> str:
     reports = {name: number for number, name in enumerate(dict.fromkeys(r["report"] for r in rows))}
     events: list[dict[str, Any]] = []
     for report, pid in reports.items():
-        events += [
-            _named("process_name", pid, 0, report),
-            _named("thread_name", pid, 0, "host: CUDA calls"),
-        ]
         streams = sorted({r["stream"] or 0 for r in rows if r["report"] == report})
-        events += [_named("thread_name", pid, 1 + stream, f"stream {stream}") for stream in streams]
+        threads = ["host: CUDA calls", *(f"stream {stream}" for stream in streams)]
+        events.append(_named("process_name", pid, 0, report))
+        for tid, name in zip([0, *(1 + stream for stream in streams)], threads, strict=True):
+            events.append(_named("thread_name", pid, tid, name))
     keys = ("point", "launch", "grid", "block", "bytes", "nvtx")
     for row in rows:
         known = {key: row[key] for key in keys if row[key] is not None}
         event = {"ph": "X", "pid": reports[row["report"]], "args": known}
-        events.append(
-            {
-                "name": row["name"] or row["kind"],
-                "cat": row["kind"],
-                "tid": 1 + (row["stream"] or 0),
-            }
-            | event
-            | _span(row["start_ns"], row["duration_ns"])
-        )
-        if row["api_start_ns"] is not None and row["api_duration_ns"] is not None:
-            events.append(
-                {"name": row["api_name"] or "CUDA call", "cat": "call", "tid": 0}
-                | event
-                | _span(row["api_start_ns"], row["api_duration_ns"])
-            )
+        for name, category, tid, start, length in (
+            (row["name"] or row["kind"], row["kind"], 1 + (row["stream"] or 0), row["start_ns"], row["duration_ns"]),
+            (row["api_name"] or "CUDA call", "call", 0, row["api_start_ns"], row["api_duration_ns"]),
+        ):  # fmt: skip
+            if start is not None and length is not None:
+                span = {"ts": start / 1e3, "dur": length / 1e3}
+                events.append({"name": name, "cat": category, "tid": tid} | event | span)
     return dump_json({"traceEvents": events, "displayTimeUnit": "ns"})
 
 
 def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
-
-
-def _span(start: int, length: int) -> dict[str, float]:
-    return {"ts": start / 1e3, "dur": length / 1e3}
 
 
 def _xml(text: str) -> str:
