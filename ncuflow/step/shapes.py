@@ -13,6 +13,7 @@ from ncuflow.findings import kernelname
 from ncuflow.io import BadInput, read_json
 from ncuflow.parsers.timeline import Launched, Operator
 from ncuflow.step.detection import WORDS
+from ncuflow.sweep.workloads import dumped
 from ncuflow.target.contract import Target, known
 from ncuflow.target.launch import Params
 from ncuflow.target.rules import Host, NoRuleError
@@ -22,7 +23,6 @@ from ncuflow.target.seen import ENDLESS, Between, PartError, Seen, UnsaidError
 RANGE = re.compile(r"\b(?P<target>\w++)\((?P<params>\w++=[^()]*+)\)")
 CALLED = re.compile(r"\b\w++::\w++")
 SIZES = "sizes = [["
-MOST_DEFINITIONS = 10_000
 DUMP = "the dump"
 
 
@@ -64,14 +64,9 @@ def of_dump(folder: Path) -> KnownFacts:
 
     Raises BadInput where the folder holds no definition.
     """
-    paths = sorted(folder.rglob("*.json")) if folder.is_dir() else []
-    if not paths:
-        raise BadInput(folder, "a folder without a definition (*.json)")
-    if len(paths) > MOST_DEFINITIONS:
-        raise BadInput(folder, f"{len(paths)} definitions, of at most {MOST_DEFINITIONS}")
     found: dict[str, set[int]] = {}
     read = 0
-    for path in paths:
+    for path in dumped(folder):
         try:
             content = read_json(path)
         except BadInput:  # a killed server leaves one half-written

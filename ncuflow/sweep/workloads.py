@@ -76,7 +76,7 @@ def cases(files: list[Path]) -> Iterator[Callable[[], Case]]:
     definitions = []
     for path in files:
         if path.is_dir():
-            for one in _definitions(path):
+            for one in dumped(path):
                 try:
                     definitions.append(_definition_of(one))
                 except BadInput as error:
@@ -89,7 +89,8 @@ def cases(files: list[Path]) -> Iterator[Callable[[], Case]]:
         yield _named(name, definition)
 
 
-def _definitions(folder: Path) -> list[Path]:
+def dumped(folder: Path) -> list[Path]:
+    """The files that FLASHINFER_TRACE_DUMP=1 left in a folder. Raises BadInput where there is none, or more than MOST_CASES."""
     found = sorted(folder.rglob("*.json"))
     if not found:
         raise BadInput(folder, "a folder without a definition (*.json)")
