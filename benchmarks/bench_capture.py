@@ -123,7 +123,7 @@ def sweep_points(count: int) -> list[dict[str, Any]]:
 
 
 def capture(points: list[dict[str, Any]], folder: Path, timing: Path) -> tuple[float, list[float]]:
-    """(wall seconds, duration of each point in ns) of one `ncuflow.capture.ncu` run, as the pipeline makes it."""
+    """(wall seconds, duration of each point in ns) of one `ncuflow.run.ncu` run, as the pipeline makes it."""
     folder.mkdir(parents=True)
     (folder / "points.json").write_text(json.dumps(points))
     command = [

@@ -26,9 +26,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.machine import description
-from ncuflow.capture.preflight import tool_versions
 from ncuflow.evidence.provenance import origin
 from ncuflow.gpu import nvml
+from ncuflow.run.preflight import tool_versions
 
 ROOT = Path(__file__).parents[1]
 # Of each run the words of the command and its settings. The last one has other points of one target.

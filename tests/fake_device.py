@@ -9,10 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ncuflow.runner import faults, timing
-from ncuflow.runner.job import Record, Run
-from ncuflow.runner.run import run_points
-from ncuflow.runner.succession import line_of
+from ncuflow.run import prepare, timing
+from ncuflow.run.launch import line_of
+from ncuflow.run.prepare import Record, Run
+from ncuflow.run.visits import run_points
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Work
 from ncuflow.target.launch import Launch
@@ -53,7 +53,7 @@ class Device:
     def written(self, launch: Launch) -> bool:
         return not self.unwritten
 
-    def aside(self, launch: Launch) -> tuple[float, ...]:
+    def on_side_stream(self, launch: Launch) -> tuple[float, ...]:
         launch.run()
         return launch.output()
 
@@ -173,7 +173,7 @@ def ran(
     """(exit status, records, those that stand if no other process goes on among them) of a run over n points."""
     records: list[Record] = []
     run = Run(device, fake_target(device, **kinds), mode, seed=7)
-    run.faults = faults.parse({faults.VARIABLE: planted})
+    run.faults = prepare.planted_faults({prepare.VARIABLE: planted})
     status = run_points(run, made(n), records.append)
     records += run.rest
     return status, as_written(records)

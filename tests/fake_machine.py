@@ -93,7 +93,7 @@ def follow(point):
 DEVICE = """
 from contextlib import contextmanager
 
-from ncuflow.runner.timing import Burst
+from ncuflow.run.timing import Burst
 
 
 class Gpu:
@@ -335,14 +335,14 @@ def make(folder: Path, points: int = 7, batch_size: int = 4) -> Machine:
     project: Pipeline = copy_project(folder, [name for name in _parts() if name != "recordings"])
     (project.folder / "targets/toy.py").write_text(TARGET.lstrip())
     (project.folder / "targets/plans.py").write_text(PLANS.lstrip())
-    with (project.folder / "ncuflow/runner/gpu.py").open("a") as device:
+    with (project.folder / "ncuflow/run/gpu.py").open("a") as device:
         device.write(DEVICE)  # in place of the real one
-    with (project.folder / "ncuflow/runner/driver.py").open("a") as device:
+    with (project.folder / "ncuflow/run/ceilings.py").open("a") as device:
         device.write(DRIVER)
-    with (project.folder / "ncuflow/capture/torch_check.py").open("a") as question:
+    with (project.folder / "ncuflow/run/probes.py").open("a") as question:
         question.write(ASK)
     ceilings = json.loads((ROOT / "recordings/h200/0.7.2/default/ceilings.json").read_text())
-    with (project.folder / "ncuflow/runner/ceilings.py").open("a") as measuring:
+    with (project.folder / "ncuflow/run/ceilings.py").open("a") as measuring:
         measuring.write(f"\n\ndef measure(device):\n    return {ceilings!r}\n")
     plan = project.folder / "plan"
     plan.mkdir()

@@ -22,10 +22,10 @@ from unittest.mock import patch
 
 import pytest
 
-from ncuflow.capture.preflight import cache_place
 from ncuflow.gpu import nvml
 from ncuflow.io import read_json, write_json
-from ncuflow.runner import builds
+from ncuflow.run import builds
+from ncuflow.run.preflight import cache_place
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import load
 

@@ -80,10 +80,10 @@ FLOORS = (
     ),
     (
         Room(
-            "runner",
+            "run",
             "a run",
-            "one process, many points: build, check, time, trace; the GPU it runs on",
-            "formats of reports",
+            "points built, checked, timed, traced and profiled; what this machine can do (the preflight)",
+            "verdicts",
         ),
         Room(
             "findings",
@@ -99,7 +99,6 @@ FLOORS = (
             "variants in turns: workers, rounds, halving, the sequential test, the A/A control, what is left of the time",
             "what a variant is",
         ),
-        Room("capture", "a capture", "ncu, nsys, the preflight", "verdicts"),
         Room(
             "claims",
             "a claim",

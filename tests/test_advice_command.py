@@ -190,7 +190,7 @@ class RaceMachine:
 def machine(tmp_path_factory: pytest.TempPathFactory) -> RaceMachine:
     folder = tmp_path_factory.mktemp("machine")
     copy_project(folder, PARTS)
-    with (folder / "ncuflow/runner/gpu.py").open("a") as device:
+    with (folder / "ncuflow/run/gpu.py").open("a") as device:
         device.write((FAKE / "device.py").read_text())
     (folder / "own").mkdir()
     (folder / "flashinfer").mkdir()

@@ -14,7 +14,7 @@ import pytest
 
 from ncuflow.cli import dispatch
 from ncuflow.io import write_json
-from ncuflow.runner import listing
+from ncuflow.run import listing
 from ncuflow.sweep import points as sweep
 from ncuflow.target import trace_reference
 from ncuflow.target.contract import load

@@ -51,7 +51,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     not compile."""
     folder = tmp_path_factory.mktemp("machine")
     copy_project(folder, PARTS)
-    with (folder / "ncuflow/runner/gpu.py").open("a") as device:
+    with (folder / "ncuflow/run/gpu.py").open("a") as device:
         device.write((FAKE / "device.py").read_text())
     fake_gpus.write(folder, fake_gpus.H200)
     (folder / "tmp").mkdir()

@@ -21,8 +21,8 @@ from fake_device import made, points_file
 from ncuflow.cli import dispatch
 from ncuflow.gpu import nvml
 from ncuflow.io import BadInput
-from ncuflow.runner import builds, gpu
-from ncuflow.runner.awaited import Awaited
+from ncuflow.run import builds, gpu
+from ncuflow.run.builds import WaitForBuild
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import load
 from ncuflow.target.source import Build
@@ -235,7 +235,7 @@ def test_a_program_takes_its_points_as_their_modules_stand(
         until()
 
     def profiled() -> None:
-        awaited = Awaited(load("rope"), [slow, quick])
+        awaited = WaitForBuild(load("rope"), [slow, quick])
         awaited.begin()
         order.append("it begins")
         begun.set()
@@ -275,7 +275,10 @@ def test_of_several_points_the_first_to_stand_comes_first_and_what_is_timed_wait
     with ExitStack() as one, ExitStack() as other, ThreadPoolExecutor(2) as pool:
         assert builds.locked(Path(of[512].lock_path), one)
         assert builds.locked(Path(of[1024].lock_path), other)
-        awaited, timed = Awaited(load("rope"), points), Awaited(load("rope"), points, together=True)
+        awaited, timed = (
+            WaitForBuild(load("rope"), points),
+            WaitForBuild(load("rope"), points, together=True),
+        )
         beginning, all_begun = pool.submit(awaited.begin), pool.submit(timed.begin)
         of[1024].jit_library_path.touch()
         beginning.result(60)
@@ -313,8 +316,8 @@ def test_what_is_traced_waits_until_nobody_compiles_anything(
     with ThreadPoolExecutor(3) as pool:
         beside = [pool.submit(compiling, [spec], 1, lambda line: None) for spec in specs]
         begun.wait(60)
-        Awaited(load("rope"), points).begin()
-        tracing = pool.submit(Awaited(load("rope"), points, after_builds=True).begin)
+        WaitForBuild(load("rope"), points).begin()
+        tracing = pool.submit(WaitForBuild(load("rope"), points, after_builds=True).begin)
         with pytest.raises(TimeoutError):
             tracing.result(0.5)
         ends.set()

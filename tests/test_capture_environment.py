@@ -16,8 +16,8 @@ import fake_gpus
 import pytest
 
 from ncuflow import cli
-from ncuflow.capture import machine, preflight, torch_check
 from ncuflow.gpu import nvml
+from ncuflow.run import machine, preflight, probes
 
 ROOT = Path(__file__).parents[1]
 
@@ -90,11 +90,6 @@ def test_refused_counters_name_both_remedies() -> None:
     assert "--cap-add=SYS_ADMIN" in found["remedy"]
 
 
-def test_a_finding_that_is_not_ok_needs_a_remedy() -> None:
-    with pytest.raises(ValueError, match="no remedy"):
-        preflight.finding("disk", "warn", "full")
-
-
 def test_dcgm_and_other_processes() -> None:
     assert preflight.dcgm_finding("bash\nnv-hostengine\n")["remedy"].count("dcgmi profile --pause")
     assert preflight.dcgm_finding("bash\n")["status"] == "ok"
@@ -120,9 +115,10 @@ def test_jit_cache_is_counted(tmp_path: Path) -> None:
 
 
 def test_tool_chain_and_disk() -> None:
-    found = preflight.toolchain_findings(lambda name: None if name == "ninja" else "/bin/x")
-    assert [(row["check"], row["status"]) for row in found] == [("ninja", "missing"), ("g++", "ok")]
-    assert preflight.disk_finding(int(1e9))["status"] == "warn"
+    missing = preflight.installed("ninja", None)
+    assert (missing["status"], missing["remedy"]) == ("missing", "pip install ninja")
+    assert preflight.installed("g++", "found")["remedy"] is None
+    assert preflight.disk_finding(int(1e9))["remedy"] == "reports and the JIT cache want 5 GB"
 
 
 def program(folder: Path, name: str, body: str) -> None:
@@ -199,7 +195,7 @@ def test_the_jit_cache_is_named_as_its_owner_finds_it(
 
 def test_the_tier_needs_no_heavy_import() -> None:
     heavy = {"torch", "flashinfer", "numpy", "pyarrow", "pandas"}
-    code = f"import sys, ncuflow.capture.machine as m; m.tier_reason(None); print(sorted({heavy} & {{*sys.modules}}))"
+    code = f"import sys, ncuflow.run.machine as m; m.tier_reason(None); print(sorted({heavy} & {{*sys.modules}}))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -212,7 +208,7 @@ GPU, CUDA = True, "13.0"
 def __getattr__(name):
     return SimpleNamespace(is_available=lambda: GPU) if name == "cuda" else SimpleNamespace(cuda=CUDA)
 """
-ASK = torch_check.ASK
+ASK = probes.ASK
 SEES = """print('torch is {"gpu": true, "cuda": "13.0"}')"""
 
 
@@ -227,7 +223,7 @@ def one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(machine, "tier_reason", lambda gpu, counters: ("A", "as it is"))
     monkeypatch.setattr(preflight, "package_version", lambda *names: "2.15.0")
-    monkeypatch.setattr(torch_check, "ASK", SEES)
+    monkeypatch.setattr(probes, "ASK", SEES)
     monkeypatch.setattr(preflight, "Driver", nullcontext)
     monkeypatch.setattr(preflight.ceilings, "measure", measure)
     monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
@@ -282,9 +278,9 @@ def test_whether_torch_loads_and_sees_the_gpu_is_found(
     package.write_text(f"{TORCH}{torch}")
     monkeypatch.setenv("PYTHONPATH", str(package.parent), prepend=os.pathsep)
     monkeypatch.chdir(package.parent)
-    monkeypatch.setattr(torch_check, "ASK", ASK)
+    monkeypatch.setattr(probes, "ASK", ASK)
     if status == "warn":
-        monkeypatch.setattr(torch_check, "LIMIT_S", 1.0)
+        monkeypatch.setattr(probes, "LIMIT_S", 1.0)
         monkeypatch.setattr(preflight, "LIMIT_S", 1.0)
     assert found_of_torch(tmp_path) == (status, words)
 
@@ -310,7 +306,7 @@ def test_torch_is_imported_only_where_its_libraries_tell_nothing_good(
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(package.parent), prepend=os.pathsep)
     monkeypatch.chdir(package.parent)
-    monkeypatch.setattr(torch_check, "ASK", ASK)
+    monkeypatch.setattr(probes, "ASK", ASK)
     failed = ("fail", "2.15.0, cannot be loaded: OSError: imported")
     assert found_of_torch(tmp_path) == (failed if asked else ("ok", "2.15.0"))
 
@@ -328,7 +324,7 @@ def test_torch_is_asked_while_the_gpu_is_measured(
         assert begun.exists()
         return {"copy_gbs": 1}
 
-    monkeypatch.setattr(torch_check, "ASK", ask)
+    monkeypatch.setattr(probes, "ASK", ask)
     monkeypatch.setattr(preflight.ceilings, "measure", measure)
     assert found_of_torch(tmp_path) == ("ok", "2.15.0")
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from fake_machine import make
 
-from ncuflow.capture import jit, jitprobe
 from ncuflow.cli import dispatch
 from ncuflow.process import CaptureError, ProcessExit
+from ncuflow.run import jit, jitprobe
 from ncuflow.target.contract import jit_modules, known
 from ncuflow.target.source import Build
 
@@ -182,7 +182,7 @@ def test_the_rule_compiles_what_the_setting_names_and_lets_named_failures_stand(
 ) -> None:
     machine = make(tmp_path)
     machine.configure(lambda c: c.update(jit=["rope", "merge"]))
-    (tmp_path / "ncuflow/capture/jit.py").write_text(STUB)
+    (tmp_path / "ncuflow/run/jit.py").write_text(STUB)
     status, out = tmp_path / "plan/jit-status", "outputs/fake/captures/jit/jit_analysis.json"
     status.write_text("1")
     assert machine.run(out).returncode != 0

@@ -12,13 +12,13 @@ import fake_gpus
 import pytest
 
 from ncuflow import process
-from ncuflow.capture import ncu
-from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.cli import dispatch
 from ncuflow.evidence.points import Contents
 from ncuflow.gpu.turns import BEGINS, STARTS, WAITS
 from ncuflow.parsers import registry
 from ncuflow.process import CaptureError
+from ncuflow.run import ncu, profiler
+from ncuflow.run.profiler import ProfilerOutput
 from ncuflow.target.contract import load
 
 POINTS = ["decode/B1", "decode/B32", "decode/B128"]
@@ -341,7 +341,7 @@ def test_a_tool_is_quoted_by_its_last_complaint_without_folders(tmp_path: Path) 
 
 
 def test_version_texts() -> None:
-    assert ncu.parse_version("Version 2025.3.1.0 (build 36398880)") == "2025.3.1.0"
+    assert profiler.parse_version("Version 2025.3.1.0 (build 36398880)") == "2025.3.1.0"
     nsys = "NVIDIA Nsight Systems version 2023.4.4.54-234433681190v0"
-    assert ncu.parse_version(nsys) == "2023.4.4.54"
-    assert ncu.parse_version("") is None
+    assert profiler.parse_version(nsys) == "2023.4.4.54"
+    assert profiler.parse_version("") is None

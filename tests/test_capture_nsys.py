@@ -15,10 +15,10 @@ from typing import Any
 import fake_gpus
 import pytest
 
-from ncuflow.capture import nsys
 from ncuflow.cli import dispatch
 from ncuflow.evidence.tracescrub import scrub_trace, tables
 from ncuflow.process import CaptureError
+from ncuflow.run import nsys
 
 POINTS = ["rope/T512", "rope/T4096"]
 TOKEN = "hf_planted_token_value"

@@ -75,7 +75,7 @@ def test_every_python_that_the_package_starts_has_that_environment() -> None:
         if "[sys.executable" in (text := path.read_text("utf-8"))
         and "python_environment(" not in text
     }
-    assert starts == {"capture/profiler.py"}
+    assert starts == {"run/profiler.py"}
 
 
 def test_run_hands_over_lines_and_status() -> None:
@@ -112,9 +112,9 @@ def test_what_fails_meanwhile_ends_the_program(
 
 
 def test_a_profile_begins_without_what_describes_tables() -> None:
-    code = "import sys, ncuflow.capture.ncu; print(*sys.modules)"
+    code = "import sys, ncuflow.run.ncu; print(*sys.modules)"
     loaded = (process.output_of([sys.executable, "-c", code]) or "").split()
-    assert "ncuflow.capture.profiler" in loaded
+    assert "ncuflow.run.profiler" in loaded
     assert not {"ncuflow.model", "pydantic.main"} & set(loaded)
 
 

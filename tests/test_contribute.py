@@ -18,7 +18,7 @@ B200 = fake_gpus.H200 | {"Name": "NVIDIA B200", "CudaComputeCapability": [10, 0]
 def machine(tmp_path: Path) -> Machine:
     """A fake machine with a B200 in it."""
     made = make(tmp_path, points=2)
-    device = made.folder / "ncuflow/runner/gpu.py"
+    device = made.folder / "ncuflow/run/gpu.py"
     text = device.read_text()
     told = '"name": "NVIDIA H200", "compute_capability": "9.0"'
     assert told in text

@@ -20,8 +20,8 @@ from fake_device import Device, fake_target, made, points_file
 
 from ncuflow.cli import dispatch
 from ncuflow.gpu import nvml, turns
-from ncuflow.runner import awaited, builds, gpu
-from ncuflow.runner import run as running
+from ncuflow.run import builds, gpu
+from ncuflow.run import launch as running
 
 
 def begins(device: Any = None) -> Any:
@@ -133,7 +133,7 @@ def test_cuda_begins_when_modules_stand_and_before_the_gpu_is_held(
         gpu.importlib, "import_module", lambda n: asked() if n == "flashinfer" else imports(n)
     )
     monkeypatch.setattr(gpu, "begin_context", noted("its context begins"))
-    monkeypatch.setattr(awaited.Awaited, "begin", noted("modules stand"))
+    monkeypatch.setattr(builds.WaitForBuild, "begin", noted("modules stand"))
     torch.cuda.synchronize = noted("CUDA begins")
     monkeypatch.setattr(gpu, "Gpu", noted("it measures", device))
     monkeypatch.setattr(running, "load", lambda name: fake_target(device))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ncuflow.runner import builds, ceilings, cublas, driver
+from ncuflow.run import builds, ceilings
 
 
 class Status(IntEnum):
@@ -22,9 +22,9 @@ def test_a_call_that_fails_is_named_with_its_error() -> None:
             (Status.CUDA_SUCCESS, 4096) if size < 100 else (Status.CUDA_ERROR_OUT_OF_MEMORY, None)
         )
 
-    assert driver.called(cuMemAlloc, 1) == 4096
+    assert ceilings.called(cuMemAlloc, 1) == 4096
     with pytest.raises(RuntimeError, match=r"^cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY$"):
-        driver.called(cuMemAlloc, 1000)
+        ceilings.called(cuMemAlloc, 1000)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def nvrtc() -> None:
 
 @pytest.mark.parametrize("capability", [80, 90])
 def test_the_kernels_compile_for_a_gpu_that_is_not_there(nvrtc: None, capability: int) -> None:
-    code = driver.compiled(driver.KERNELS, capability)
+    code = ceilings.compiled(ceilings.KERNELS, capability)
     assert code.startswith(b"\x7fELF") and b".text.spin" in code and b".text.read" in code
 
 
@@ -47,15 +47,15 @@ def test_the_kernels_are_ptx_for_a_gpu_that_the_compiler_does_not_know(
 ) -> None:
     older = lambda: (Status.CUDA_SUCCESS, [75, 80, 90, 120])  # noqa: E731
     monkeypatch.setattr("cuda.bindings.nvrtc.nvrtcGetSupportedArchs", older)
-    code = driver.compiled(driver.KERNELS, 103)
+    code = ceilings.compiled(ceilings.KERNELS, 103)
     assert b".target sm_90\n" in code and b".entry spin(" in code and b".entry read(" in code
     with pytest.raises(RuntimeError, match="invalid value for --gpu-architecture"):
-        driver.compiled(driver.KERNELS, 10)
+        ceilings.compiled(ceilings.KERNELS, 10)
 
 
 def test_what_the_compiler_complains_of_is_one_line(nvrtc: None) -> None:
     with pytest.raises(RuntimeError) as failed:
-        driver.compiled("__global__ void read() { nonsense; }", 90)
+        ceilings.compiled("__global__ void read() { nonsense; }", 90)
     line = builds.one_line(failed.value)
     assert "NVRTC_ERROR_COMPILATION" in line and '"nonsense" is undefined' in line
 
@@ -66,11 +66,14 @@ def test_the_numbers_that_cublas_is_called_with_are_those_of_its_headers() -> No
         pytest.skip("no headers of cuBLAS")
     text = (Path(folder) / "cublas_api.h").read_text()
     other = (Path(folder) / "library_types.h").read_text()
-    for name, value in (("CUBLAS_OP_N", cublas.OP_N), ("CUBLAS_COMPUTE_32F", cublas.COMPUTE_32F)):
+    for name, value in (
+        ("CUBLAS_OP_N", ceilings.OP_N),
+        ("CUBLAS_COMPUTE_32F", ceilings.COMPUTE_32F),
+    ):
         assert f"{name} = {value}," in text
-    assert f"CUBLAS_GEMM_DEFAULT = {cublas.GEMM_DEFAULT}," in text
+    assert f"CUBLAS_GEMM_DEFAULT = {ceilings.GEMM_DEFAULT}," in text
     for name, dtype in (("CUDA_R_16F", "f16"), ("CUDA_R_16BF", "bf16")):
-        assert f"{name}={cublas.TYPES[dtype]}," in "".join(other.split())
+        assert f"{name}={ceilings.TYPES[dtype]}," in "".join(other.split())
 
 
 def test_the_matrices_hold_normal_values_of_their_type() -> None:

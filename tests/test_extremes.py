@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ncuflow.runner.check import check, check_extreme
-from ncuflow.runner.gpu import Gpu
+from ncuflow.run.gpu import Gpu
+from ncuflow.run.prepare import check, check_extreme
 from ncuflow.sweep.points import points
 from ncuflow.target.contract import load
 from ncuflow.target.kv_pages import page_table

@@ -363,7 +363,7 @@ def test_neither_has_a_deep_report_none_of_whose_points_is_right(machine):
 
 
 def test_an_edit_of_what_a_capture_executes_captures_again(measured, every):
-    names = ("evidence/reportscrub", "evidence/staging", "capture/ncu")
+    names = ("evidence/reportscrub", "evidence/points", "run/ncu")
     for name in names if every else names[:1]:
         planned = planned_after(measured, f"ncuflow/{name}.py", "", "\n# a comment more\n")
         assert "profile" in planned and "time" not in planned, name

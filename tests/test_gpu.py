@@ -16,17 +16,16 @@ import gpu_modules
 import pytest
 from fake_device import as_written
 
-from ncuflow.capture.machine import tool
 from ncuflow.findings.ceilings import datasheet
 from ncuflow.gpu import nvml
 from ncuflow.parsers import nsys
 from ncuflow.race import measure
 from ncuflow.race.worker import Worker
-from ncuflow.runner import builds, ceilings, faults, timing
-from ncuflow.runner.check import check, check_aside
-from ncuflow.runner.driver import Driver
-from ncuflow.runner.job import Record, Run
-from ncuflow.runner.run import run_points
+from ncuflow.run import builds, ceilings, prepare, timing
+from ncuflow.run.ceilings import Driver
+from ncuflow.run.machine import tool
+from ncuflow.run.prepare import Record, Run, check, check_on_side_stream
+from ncuflow.run.visits import run_points
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import known, load
 from ncuflow.target.launch import Launch
@@ -85,7 +84,7 @@ def points(request: pytest.FixtureRequest) -> list[Planned]:
 @pytest.fixture(scope="module")
 def device() -> Any:
     pytest.importorskip("torch")
-    from ncuflow.runner.gpu import Gpu
+    from ncuflow.run.gpu import Gpu
 
     return Gpu()
 
@@ -93,7 +92,7 @@ def device() -> Any:
 def run(device: Any, points: Sequence[Planned], mode: str, fault: str = "") -> tuple[int, Records]:
     """(exit status, records) of the points of a target, in this process: to start one takes as long as twenty points."""
     found: list[Record] = []
-    planted = faults.parse({faults.VARIABLE: fault})
+    planted = prepare.planted_faults({prepare.VARIABLE: fault})
     what = Run(device, load(points[0].target), mode, faults=planted)
     status = run_points(what, points, found.append)
     records = as_written(found)
@@ -107,7 +106,7 @@ def launched(folder: Path, points: Sequence[Planned], fault: str = "") -> tuple[
     plan.write_text(json.dumps([point.as_dict() for point in points]), "utf-8")
     command = [sys.executable, "-m", "ncuflow", "launch", points[0].target, "--mode", "time"]
     command += ["--points", str(plan), "--out", str(out)]
-    environment = {**os.environ, faults.VARIABLE: fault}
+    environment = {**os.environ, prepare.VARIABLE: fault}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, check=False
     )
@@ -203,7 +202,7 @@ def test_what_was_put_on_another_stream_than_the_callers_is_not_there(
 
     launch = Launch(run, lambda: (out,), lambda: (source,), 1e-3, lambda: (out,))
     assert check(device, launch).wrong is None
-    wrong = check_aside(device, launch).wrong
+    wrong = check_on_side_stream(device, launch).wrong
     assert (wrong is None) == (whose == "callers")
 
 
@@ -219,8 +218,8 @@ def test_a_planted_wrong_result_is_refused_and_not_timed(
 
 LOADED = """
 import ctypes, os
-from ncuflow.runner import builds
-from ncuflow.runner.gpu import cuda_not_begun, load_libraries
+from ncuflow.run import builds
+from ncuflow.run.gpu import cuda_not_begun, load_libraries
 from ncuflow.sweep import points
 from ncuflow.target.contract import load
 load_libraries()
@@ -243,7 +242,7 @@ def test_what_has_its_libraries_and_waits_for_a_gpu_has_not_begun_to_use_cuda() 
 
 BESIDE = """
 import ctypes, threading
-from ncuflow.runner import gpu
+from ncuflow.run import gpu
 gpu.begin_context()
 gpu.load_libraries()
 import torch

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from fake_device import Device, as_written, fake_target, made
 
-from ncuflow.runner import pairs, timing
-from ncuflow.runner.job import Record, Run
-from ncuflow.runner.run import run_points, shuffled
+from ncuflow.run import timing, visits
+from ncuflow.run.prepare import Record, Run
+from ncuflow.run.visits import run_points, shuffled
 
 
 def ran_pairs(device: Device, n: int = 1, **kinds: Any) -> tuple[int, list[dict[str, Any]]]:
     records: list[Record] = []
     run = Run(device, fake_target(device, **kinds), "time", rounds=1)
-    run.pairs = pairs.pairs_of(made(2 * n))
+    run.pairs = visits.pairs_of(made(2 * n))
     status = run_points(run, [], records.append)
     return status, as_written([*records, *run.rest])
 
@@ -28,7 +28,9 @@ def test_both_sides_are_timed_and_named() -> None:
     status, (record,) = ran_pairs(Device())
     assert (status, record["status"]) == (0, "ok")
     assert (record["base"], record["other"]) == ("fake/p1", "fake/p2")
-    assert [side["cold"]["n"] for side in record["sides"]] == [pairs.ROUNDS * pairs.LAUNCHES] * 2
+    assert [side["cold"]["n"] for side in record["sides"]] == [
+        visits.PAIR_ROUNDS * visits.PAIR_LAUNCHES
+    ] * 2
 
 
 @pytest.mark.parametrize(("kind", "found", "status"), [("skip", "skipped", 0), (2.5, "wrong", 3)])
@@ -144,7 +146,7 @@ def test_a_gpu_that_is_lost_at_a_point_is_lost_to_all_that_follows() -> None:
 
 def test_a_point_without_a_partner_is_an_error() -> None:
     with pytest.raises(ValueError, match="odd number"):
-        pairs.pairs_of(made(3))
+        visits.pairs_of(made(3))
 
 
 # --- the points of pairs ----------------------------------------------------------------------
@@ -164,7 +166,7 @@ def test_a_point_of_a_pair_is_made_ready_once_and_has_the_times_of_its_side(
         for place, entry in enumerate(device.log)
         if entry.startswith("steady") and not device.log[place - 1].startswith("steady")
     )
-    assert log["cold 5"] == 2 * 2 * pairs.ROUNDS and not log["cold 30"]
+    assert log["cold 5"] == 2 * 2 * visits.PAIR_ROUNDS and not log["cold 30"]
     first, second = (found[f"fake/p1 | fake/p{n}"]["sides"] for n in (2, 3))
     assert first[0]["cold"] != second[0]["cold"]
     for point, side in [("fake/p1", first[0]), ("fake/p2", first[1]), ("fake/p3", second[1])]:

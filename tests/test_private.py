@@ -16,7 +16,7 @@ from ncuflow import private
 from ncuflow.cli import dispatch
 from ncuflow.evidence import location
 from ncuflow.process import minimal_environment
-from ncuflow.runner.builds import one_line
+from ncuflow.run.builds import one_line
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "recordings").glob("*/*/*"))
 SECRET = "correct-horse"

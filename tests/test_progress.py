@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from ncuflow.runner.progress import Progress, left
+from ncuflow.run.progress import Progress, left
 
 
 class Terminal(io.StringIO):

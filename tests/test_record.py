@@ -12,7 +12,7 @@ from ncuflow import record
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.parsers import timing
 from ncuflow.parsers.schema import schema
-from ncuflow.runner import timing as stopwatch
+from ncuflow.run import timing as stopwatch
 
 
 class More(record.Cold):

@@ -130,4 +130,4 @@ def test_what_the_rule_hands_over_is_not_read_by_the_command(monkeypatch):
 
 def test_a_started_command_is_part_of_what_starts_it(monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert "ncuflow/runner/timing.py" in closure.of("ncu", target="decode")
+    assert "ncuflow/run/timing.py" in closure.of("ncu", target="decode")

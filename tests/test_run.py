@@ -8,9 +8,9 @@ import pytest
 from conftest import some
 from fake_device import Device, as_written, fake_target, made, ran
 
-from ncuflow.runner import faults, timing
-from ncuflow.runner.job import Record, Run
-from ncuflow.runner.run import run_points, shuffled
+from ncuflow.run import prepare, timing
+from ncuflow.run.prepare import Record, Run
+from ncuflow.run.visits import run_points, shuffled
 from ncuflow.target.launch import NotHereError
 
 NAN = float("nan")
@@ -234,10 +234,12 @@ def test_a_planted_wrong_output_is_refused() -> None:
 
 def test_a_planted_delay_spins_after_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 0.2, 0.4, 0.6])
-    monkeypatch.setattr(faults.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(prepare.time, "perf_counter", lambda: next(clock))
     device = Device()
     launch = fake_target(device).prepare({"n": 1})
-    faults.apply(launch, "fake/p1", faults.parse({faults.VARIABLE: "delay:fake/*:500000"})).run()
+    prepare.plant(
+        launch, "fake/p1", prepare.planted_faults({prepare.VARIABLE: "delay:fake/*:500000"})
+    ).run()
     assert device.log == ["run"] and next(clock, None) is None
 
 
@@ -253,7 +255,7 @@ def test_a_planted_copy_copies_what_the_launch_wrote() -> None:
 
     launch = fake_target(Device()).prepare({"n": 1})
     launch.buffers = lambda: (Buffer(), Buffer())
-    faulty = faults.apply(launch, "fake/p1", faults.parse({faults.VARIABLE: "copy:*"}))
+    faulty = prepare.plant(launch, "fake/p1", prepare.planted_faults({prepare.VARIABLE: "copy:*"}))
     faulty.run()
     faulty.run()
     assert Buffer.copies == 4
@@ -262,14 +264,14 @@ def test_a_planted_copy_copies_what_the_launch_wrote() -> None:
 @pytest.mark.parametrize("text", ["slow:*", "wrong", "wrong:", "delay:*", "delay:*:much"])
 def test_a_fault_that_is_not_understood_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="NCUFLOW_FAULT"):
-        faults.parse({faults.VARIABLE: text})
+        prepare.planted_faults({prepare.VARIABLE: text})
 
 
 def test_a_planted_break_is_one_of_a_kernel() -> None:
     torch = pytest.importorskip("torch")
     device = Device()
-    fault = faults.parse({faults.VARIABLE: "break:fake/p1"})
-    launch = faults.apply(fake_target(device).prepare({"n": 1}), "fake/p1", fault)
+    fault = prepare.planted_faults({prepare.VARIABLE: "break:fake/p1"})
+    launch = prepare.plant(fake_target(device).prepare({"n": 1}), "fake/p1", fault)
     with (
         pytest.MonkeyPatch.context() as patch,
         pytest.raises(RuntimeError, match="single nonzero value"),
@@ -281,6 +283,6 @@ def test_a_planted_break_is_one_of_a_kernel() -> None:
 
 
 def test_several_faults_and_none() -> None:
-    assert faults.parse({}) == []
-    found = faults.parse({faults.VARIABLE: "wrong:a/*;delay:b:20"})
-    assert found == [faults.Fault("wrong", "a/*"), faults.Fault("delay", "b", 20.0)]
+    assert prepare.planted_faults({}) == []
+    found = prepare.planted_faults({prepare.VARIABLE: "wrong:a/*;delay:b:20"})
+    assert found == [prepare.Fault("wrong", "a/*"), prepare.Fault("delay", "b", 20.0)]

@@ -17,9 +17,10 @@ from fake_device import Device, fake_target, made, points_file
 
 from ncuflow.cli import dispatch, ended
 from ncuflow.io import BadInput
-from ncuflow.runner import builds, gpu, succession, timing
-from ncuflow.runner import run as running
-from ncuflow.runner.run import read_points, shuffled
+from ncuflow.run import builds, gpu, launch, timing
+from ncuflow.run import launch as running
+from ncuflow.run.launch import read_points
+from ncuflow.run.visits import shuffled
 
 
 def test_points_are_read_and_completed_by_the_defaults(tmp_path: Path) -> None:
@@ -213,10 +214,10 @@ def test_what_was_measured_before_the_gpu_was_lost_stands(machine: Callable[...,
 
 
 def test_restarts_are_bounded(machine: Callable[..., Command], monkeypatch) -> None:
-    count = succession.RESTARTS + 3
+    count = launch.RESTARTS + 3
     command = machine(count)
     status, out = command("check", bad=[f"p{n}" for n in range(1, count)])
-    assert status == 4 and command.started == succession.RESTARTS + 1  # type: ignore[attr-defined]
+    assert status == 4 and command.started == launch.RESTARTS + 1  # type: ignore[attr-defined]
     assert [r["status"] for r in lines(out)] == ["error"] * (count - 2) + ["lost"] * 2
     assert lines(out)[-1]["reason"].endswith("; 11 points did so, and no further process tries")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ncuflow.runner import stopwatch
+from ncuflow.run import stopwatch
 
 FREE, LOADED = 1980.0, 1500.0
 CAP = "sw_power_cap"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from ncuflow.runner.gpu import OwnEvents
+from ncuflow.run.gpu import OwnEvents
 
 
 class TorchEvent:

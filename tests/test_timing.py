@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncuflow.record import Hot
-from ncuflow.runner import ceilings, timing
+from ncuflow.run import ceilings, timing
 
 
 def test_a_summary_has_quartiles_and_says_how_many() -> None:

@@ -101,7 +101,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 def made_machine(folder: Path) -> Machine:
     """The machine in an empty folder."""
     copy_project(folder, PARTS)
-    with (folder / "ncuflow/runner/gpu.py").open("a") as device:
+    with (folder / "ncuflow/run/gpu.py").open("a") as device:
         device.write((FAKE / "device.py").read_text())
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(FAKE / "flashinfer", folder / "site/flashinfer", ignore=ignored)

@@ -16,8 +16,8 @@ from ncuflow.race.record import MeasuredPoint
 from ncuflow.race.sequential import LOOKS
 from ncuflow.race.sides import LostError, SideError
 from ncuflow.race.worker import LAUNCHES, SEEDS, Worker, first_error
-from ncuflow.runner import timing
-from ncuflow.runner.timing import Burst
+from ncuflow.run import timing
+from ncuflow.run.timing import Burst
 from ncuflow.sweep.points import Planned
 
 
@@ -137,7 +137,7 @@ def test_a_result_that_was_kept_from_another_call_is_caught() -> None:
 
 def test_a_launch_on_another_stream_than_the_callers_is_wrong_where_the_base_is_right() -> None:
     trial = Trial()
-    trial.change.device.aside = lambda launch: (2.5,)  # type: ignore[method-assign]
+    trial.change.device.on_side_stream = lambda launch: (2.5,)  # type: ignore[method-assign]
     (found,) = trial.run()
     assert found.outcome == "wrong" and found.timing is None
     assert "launched from a stream of its own: relative L2 error 0.25" in str(found.reason)
@@ -145,7 +145,7 @@ def test_a_launch_on_another_stream_than_the_callers_is_wrong_where_the_base_is_
     assert bad.worst is not None and (bad.worst.got, bad.worst.expected) == (2.5, 2.0)
     trial = Trial()
     for side in (trial.change, trial.base):
-        side.device.aside = lambda launch: (2.5,)  # type: ignore[method-assign]
+        side.device.on_side_stream = lambda launch: (2.5,)  # type: ignore[method-assign]
     (found,) = trial.run()
     assert found.outcome == "same" and [case.status for case in found.cases] == ["ok", "ok"]
 

@@ -14,7 +14,6 @@ import trial_data
 from conftest import ROOT, some
 from test_trial_command import FAKE, Machine, made_machine
 
-from ncuflow.capture.ncu import registry_keys
 from ncuflow.experiments import text, why
 from ncuflow.experiments.record import PointTrial, Trial
 from ncuflow.experiments.why import ALL, FEW, FIRST
@@ -24,6 +23,7 @@ from ncuflow.pages.html.trial import rendered
 from ncuflow.parsers import ncu
 from ncuflow.parsers.registry import CHIPS, METRICS, counters
 from ncuflow.race.record import Relative, TrialTiming
+from ncuflow.run.ncu import registry_keys
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import load
 from scripts import nvperf

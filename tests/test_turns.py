@@ -299,7 +299,7 @@ TIMED = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from ncuflow.gpu.turns import hold
-from ncuflow.runner.gpu import load_libraries
+from ncuflow.run.gpu import load_libraries
 hold(load_libraries)
 print("measures", flush=True)
 sys.stdin.readline()

@@ -16,7 +16,7 @@ sys.path.insert(0, str(HOME))
 
 from snakemake.utils import update_config
 
-from ncuflow.capture import loss
+from ncuflow.run import loss
 from ncuflow.flow import caches, closure, display, jobs, made
 from ncuflow.flow import evidence as _evidence
 from ncuflow.flow import settings as _settings

@@ -32,12 +32,12 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.cupti import outcome  # noqa: E402
-from ncuflow.capture.ncu import ncu_version  # noqa: E402
 from ncuflow.experiments.why import FEW, FIRST, counted  # noqa: E402
 from ncuflow.gpu import turns  # noqa: E402
 from ncuflow.io import CommandError, read_json, scratch, write_json  # noqa: E402
 from ncuflow.model import Kernel  # noqa: E402
 from ncuflow.process import minimal_environment, run_child  # noqa: E402
+from ncuflow.run.ncu import ncu_version  # noqa: E402
 from ncuflow.sweep.points import Planned, points  # noqa: E402
 from ncuflow.target.contract import load  # noqa: E402
 

@@ -31,9 +31,12 @@ from ncuflow.parsers.registry import (  # noqa: E402
     chip_of,
     counters,
 )
-from ncuflow.runner import run as runner  # noqa: E402
-from ncuflow.runner.check import check, warm_up  # noqa: E402
-from ncuflow.runner.job import Run  # noqa: E402
+from ncuflow.run import visits as runner  # noqa: E402
+from ncuflow.run.prepare import (  # noqa: E402
+    Run,
+    check,
+    warm_up,
+)
 from ncuflow.sweep.points import Planned  # noqa: E402
 from ncuflow.target.contract import Target, load  # noqa: E402
 from ncuflow.target.launch import Launch  # noqa: E402
@@ -206,7 +209,7 @@ def _libraries() -> None:
 
 
 def _gpu() -> Any:
-    from ncuflow.runner.gpu import Gpu
+    from ncuflow.run.gpu import Gpu
 
     return Gpu()
 
@@ -214,7 +217,7 @@ def _gpu() -> Any:
 def _context() -> int:
     from cuda.bindings import driver
 
-    from ncuflow.runner.driver import called
+    from ncuflow.run.ceilings import called
 
     return int(called(driver.cuCtxGetCurrent))
 

@@ -32,7 +32,7 @@ from ncuflow.io import BadInput, CommandError, UsageError, clean, present
 from ncuflow.race import measure
 from ncuflow.race.record import MeasuredPoint, Relative
 from ncuflow.race.sides import Process, SideError, started
-from ncuflow.runner.job import FATAL
+from ncuflow.run import FATAL
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
 

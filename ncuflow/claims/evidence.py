@@ -19,7 +19,7 @@ from ncuflow.model import Ceilings, Provenance, Results
 
 Jit = dict[str, Any]  # what was measured of the JIT, by module
 
-# What ncuflow.capture.jit measures of a module; a step that failed, or that a prebuilt module spared, lacks
+# What ncuflow.run.jit measures of a module; a step that failed, or that a prebuilt module spared, lacks
 # its own.
 JIT_NAMES = frozenset({
     "aot", "cache_paths", "cold_aot", "cold_build_s", "cold_generation_s", "cold_library_bytes",

@@ -67,7 +67,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def read_progress(path: Path) -> list[dict[str, Any]]:
-    """Records of a run, finished (PATH) or cut short (PATH.partial, as ncuflow.runner.run leaves it)."""
+    """Records of a run, finished (PATH) or cut short (PATH.partial, as ncuflow.run.launch leaves it)."""
     return read_records(path) or read_records(path.with_name(f"{path.name}.partial"))
 
 

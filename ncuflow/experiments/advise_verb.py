@@ -49,7 +49,7 @@ from ncuflow.race import sides
 from ncuflow.race.rounds import EFFECT
 from ncuflow.race.sequential import ALPHA
 from ncuflow.race.sides import Process, SideError
-from ncuflow.runner.job import FATAL, OK, SOME_FAILED
+from ncuflow.run import FATAL, OK, SOME_FAILED
 from ncuflow.sweep import workloads
 from ncuflow.sweep.plan import objects
 from ncuflow.sweep.points import Planned, points, read_points, unable

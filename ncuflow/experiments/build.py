@@ -30,7 +30,7 @@ from ncuflow.race import measure
 from ncuflow.race.eta import Tell
 from ncuflow.race.record import CompileError, Module
 from ncuflow.race.sides import Answer, Process, Side, SideError, started
-from ncuflow.runner import builds, progress
+from ncuflow.run import builds, progress
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
 

@@ -45,7 +45,7 @@ from ncuflow.race.record import CheckedCase, MeasuredPoint, Relative, TrialTimin
 from ncuflow.race.rounds import AA, RUNGS, Halving
 from ncuflow.race.sequential import ALPHA
 from ncuflow.race.sides import Answer, LostError, PinnedSide, SharedSide, Side, SideError
-from ncuflow.runner.job import FATAL
+from ncuflow.run import FATAL
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
 from ncuflow.target.launch import MEMORY_SHARE

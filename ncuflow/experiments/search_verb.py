@@ -31,7 +31,7 @@ from ncuflow.experiments.variant import PACKAGE
 from ncuflow.gpu import nvml
 from ncuflow.io import CommandError, UsageError, clean, emit, not_over, write_json
 from ncuflow.origin import package_folder
-from ncuflow.runner.job import FATAL, OK, SOME_FAILED
+from ncuflow.run import FATAL, OK, SOME_FAILED
 from ncuflow.sweep.plan import objects
 from ncuflow.sweep.points import Planned, points, read_points
 from ncuflow.target.contract import Target, known, load

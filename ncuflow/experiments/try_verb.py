@@ -46,8 +46,7 @@ from ncuflow.race.eta import Meter, MeteredSide
 from ncuflow.race.record import WORST
 from ncuflow.race.sequential import ALPHA
 from ncuflow.race.sides import LostError, SideError, program
-from ncuflow.runner import builds
-from ncuflow.runner.job import FATAL
+from ncuflow.run import FATAL, builds
 from ncuflow.sweep.plan import objects
 from ncuflow.sweep.points import Planned, points, read_points
 from ncuflow.target.contract import Target, known, load

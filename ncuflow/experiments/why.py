@@ -17,9 +17,6 @@ from pathlib import Path
 from typing import Literal
 
 from ncuflow import toolkit
-from ncuflow.capture import machine, ncu
-from ncuflow.capture.ncu import ncu_version
-from ncuflow.capture.profiler import Batch
 from ncuflow.compare import attribution, decomposition
 from ncuflow.compare.records import Cause, ChangeTerm, Fact, Value
 from ncuflow.evidence.points import read_progress
@@ -47,6 +44,9 @@ from ncuflow.parsers import ncu as reports
 from ncuflow.parsers import sass
 from ncuflow.process import CaptureError
 from ncuflow.race.record import TrialTiming
+from ncuflow.run import machine, ncu
+from ncuflow.run.ncu import ncu_version
+from ncuflow.run.profiler import Batch
 from ncuflow.sweep.points import Planned
 
 LOCAL = r"(LDL|STL)\b"

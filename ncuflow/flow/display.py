@@ -25,7 +25,7 @@ from ncuflow.flow import forecast
 from ncuflow.gpu import turns, use
 from ncuflow.io import BadInput, read_json
 from ncuflow.process import cause, last_line
-from ncuflow.runner import progress
+from ncuflow.run import progress
 
 LONG = 10.0  # seconds from which on a plain log is told that a step begins
 NEARLY = 0.9

@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.machine import counters_refused_here, tool
 from ncuflow.evidence import location, manifest
 from ncuflow.flow.settings import Settings
 from ncuflow.format import slug, with_unit
@@ -22,6 +21,7 @@ from ncuflow.gpu.table import capability_of
 from ncuflow.io import present
 from ncuflow.model import DEEP, REPORTS
 from ncuflow.parsers import lines
+from ncuflow.run.machine import counters_refused_here, tool
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import jit_modules, load
 

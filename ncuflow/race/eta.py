@@ -11,7 +11,7 @@ from typing import Any
 
 from ncuflow.race.rounds import RUNGS
 from ncuflow.race.sides import Answer, Side
-from ncuflow.runner import progress
+from ncuflow.run import progress
 
 Tell = Callable[[str], None]
 # Expected seconds of what a side is asked for, as one H100 takes them, and of a process under ncu.

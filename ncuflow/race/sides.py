@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from ncuflow.io import scratch
 from ncuflow.process import die_with_parent, python_environment
-from ncuflow.runner.builds import shown
+from ncuflow.run.builds import shown
 from ncuflow.sweep.points import Planned
 from ncuflow.target.backend import offline
 

@@ -25,9 +25,17 @@ from typing import Any
 
 from ncuflow.race.hooks import Drawn, Forced, Substitute, sharing
 from ncuflow.race.record import CheckedCase, CompileError, Module, Worst
-from ncuflow.runner import builds, faults, timing
-from ncuflow.runner import run as launch
-from ncuflow.runner.check import CheckedLaunch, check, check_aside, check_extreme, warm_up
+from ncuflow.run import builds, timing
+from ncuflow.run import launch as launch
+from ncuflow.run.prepare import (
+    CheckedLaunch,
+    check,
+    check_extreme,
+    check_on_side_stream,
+    plant,
+    planted_faults,
+    warm_up,
+)
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target, load
 from ncuflow.target.launch import Launch, NotHereError, Tensor
@@ -72,7 +80,7 @@ class Prepared:
 
 class Worker:
     """What a worker can do, and the loop in which it is asked to. target: of all points, None where each names its own.
-    device: makes a ncuflow.runner.gpu.Gpu, or a test's, when it is first needed; function: that stands in for the API."""
+    device: makes a ncuflow.run.gpu.Gpu, or a test's, when it is first needed; function: that stands in for the API."""
 
     def __init__(
         self, target: Target | None, device: Callable[[], Any], function: str = ""
@@ -84,7 +92,7 @@ class Worker:
         self._specs: dict[str, Any] = {}
         self._needed: dict[str, list[str]] = {}  # by the name of a module, ids of points
         self._failed: list[Answer] = []
-        self._faults = faults.parse(os.environ)
+        self._faults = planted_faults(os.environ)
         self._drawn = Drawn()
         self._expected: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
 
@@ -220,7 +228,7 @@ class Worker:
         case = planned(point)
         launch = self._prepare(case, SEEDS[0])
         warm_up(self.device, launch)
-        found = {"launched from a stream of its own": check_aside(self.device, launch)}
+        found = {"launched from a stream of its own": check_on_side_stream(self.device, launch)}
         for what, put in launch.extremes.items():
             put()
             found[f"with {what}"] = check_extreme(self.device, launch)
@@ -273,7 +281,7 @@ class Worker:
     def _prepared(self, name: str, point: Planned, checked: bool) -> Answer:
         with sharing(self._drawn):
             launch = self._target(point).prepare(point.params)
-        launch = faults.apply(launch, point.id, self._faults)
+        launch = plant(launch, point.id, self._faults)
         if launch.reset is not None:  # what a run overwrites is nobody else's
             self._drawn, self._expected = Drawn(), {}
         return self._entered(name, launch, checked)
@@ -400,7 +408,7 @@ def planned(point: Answer) -> Planned:
 
 def gpu() -> Any:
     """The GPU of this process."""
-    from ncuflow.runner.gpu import Gpu
+    from ncuflow.run.gpu import Gpu
 
     return Gpu()
 

@@ -35,7 +35,7 @@ from ncuflow.parsers import show_ncu
 from ncuflow.parsers.show_ncu import ReportAnswer, TraceAnswer
 from ncuflow.process import die_with_parent, python_environment
 from ncuflow.race import rounds
-from ncuflow.runner import listing
+from ncuflow.run import listing
 from ncuflow.served.root import Root
 from ncuflow.target.contract import load
 

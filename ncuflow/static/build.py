@@ -37,7 +37,7 @@ from ncuflow.origin import flashinfer_version, now, package_version
 from ncuflow.parsers import sass
 from ncuflow.private import masked
 from ncuflow.process import CaptureError, python_environment, run_child
-from ncuflow.runner import builds
+from ncuflow.run import builds
 from ncuflow.static import cute
 from ncuflow.static.device import RESERVED_SHARED
 from ncuflow.static.facts import FILE, default_blocks

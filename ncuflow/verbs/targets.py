@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Literal
 
 from ncuflow.io import UsageError, emit
-from ncuflow.runner import listing
-from ncuflow.runner.listing import Measurable, TargetsAnswer
+from ncuflow.run import listing
+from ncuflow.run.listing import Measurable, TargetsAnswer
 from ncuflow.verbs.options import AS_TEXT, Printed
 
 ANSWER = TargetsAnswer

@@ -3,7 +3,7 @@ import os
 from contextlib import contextmanager
 from pathlib import Path
 
-from ncuflow.runner.timing import Burst
+from ncuflow.run.timing import Burst
 
 
 class Gpu:
@@ -38,7 +38,7 @@ class Gpu:
     def settle(self):
         pass
 
-    def aside(self, launch):
+    def on_side_stream(self, launch):
         launch.run()
         return launch.output()
 

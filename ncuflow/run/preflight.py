@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -22,9 +22,6 @@ from threading import Thread
 from typing import Any, Literal
 
 from ncuflow import answer
-from ncuflow.capture import machine, probe
-from ncuflow.capture.ncu import REMEDY, parse_version
-from ncuflow.capture.torch_check import LIMIT_S, TorchCheck
 from ncuflow.evidence import provenance as provenance_of
 from ncuflow.evidence.provenance import origin, whole
 from ncuflow.gpu import nvml
@@ -34,69 +31,72 @@ from ncuflow.io import UsageError, write_json
 from ncuflow.model import Provenance
 from ncuflow.origin import package_version
 from ncuflow.process import output_of
-from ncuflow.runner import ceilings
-from ncuflow.runner.builds import one_line
-from ncuflow.runner.driver import Driver
+from ncuflow.run import ceilings, machine, probes
+from ncuflow.run.builds import one_line
+from ncuflow.run.ceilings import Driver
+from ncuflow.run.ncu import REMEDY
+from ncuflow.run.probes import LIMIT_S, TorchCheck
+from ncuflow.run.profiler import parse_version
 
 Finding = dict[str, Any]
 DISK_NEEDED_GB = 5.0
 TOOLS = ("ncu", "nsys", "nvcc")
+DCGM = frozenset({"nv-hostengine", "dcgm-exporter", "dcgmi"})  # programs that hold the counters
+UNTOLD = "the driver does not tell"
+# What helps where a check finds less than it looks for.
+REMEDIES = {
+    "gpu": "recorded evidence needs none; to measure, use a machine with an NVIDIA GPU",
+    "clocks": "free the GPU or wait until it has cooled down",
+    "cuda toolkit": "install the CUDA toolkit and set CUDA_HOME",
+    "torch": "pip install torch",
+    "flashinfer": "pip install flashinfer-python",
+    "ncu-report": "pip install ncu-report",
+    "ncu": "install Nsight Compute, or set NCUFLOW_NCU; without it the evidence has no counters",
+    "nsys": "install Nsight Systems, or set NCUFLOW_NSYS; without it there are no timelines",
+    "counters": REMEDY,
+    "gpu processes": "timings share the GPU with them: stop them or wait",
+    "dcgm": "it holds the counters: `dcgmi profile --pause`, afterwards `--resume`",
+    "ncu lock": "ask its owner to remove nsight-compute-lock from the temporary folder, or set TMPDIR",
+    "ninja": "pip install ninja",
+    "g++": "install the system's C++ compiler (Debian: apt install g++)",
+    "disk": f"reports and the JIT cache want {DISK_NEEDED_GB:.0f} GB",
+    "ceilings": "install what is missing, free the GPU; until then rates are held against the datasheet alone",
+}
 
 
 def finding(check: str, status: str, found: str, remedy: str | None = None) -> Finding:
-    """One line of the preflight; a finding that is not ok must say what helps."""
-    if status != "ok" and not remedy:
-        raise ValueError(f"finding {check!r} is {status} and has no remedy")
-    return {
-        "check": check,
-        "status": status,
-        "found": found,
-        "remedy": remedy if status != "ok" else None,
-    }
+    """One line of the preflight; one that is not ok says what helps."""
+    helps = None if status == "ok" else remedy or REMEDIES[check]
+    return {"check": check, "status": status, "found": found, "remedy": helps}
+
+
+def installed(check: str, version: str | None) -> Finding:
+    """A package or a tool, or how to get it."""
+    return finding(check, "ok" if version else "missing", version or "not found")
 
 
 def gpu_findings(gpu: dict[str, Any] | None) -> list[Finding]:
     """GPU, driver and clocks, from nvml.DriverQuery.facts."""
     if gpu is None:
-        remedy = "recorded evidence needs none; to measure, use a machine with an NVIDIA GPU"
-        return [finding("gpu", "missing", "no NVIDIA GPU visible", remedy)]
+        return [finding("gpu", "missing", "no NVIDIA GPU visible")]
     memory = f", {gpu['memory_mib'] / 1024:.0f} GiB" if gpu["memory_mib"] else ""
-    rows = [
-        finding(
-            "gpu", "ok", f"{gpu['gpu']}, compute capability {gpu['compute_capability']}{memory}"
-        )
+    found = f"{gpu['gpu']}, compute capability {gpu['compute_capability']}{memory}"
+    return [
+        finding("gpu", "ok", found),
+        finding("driver", "ok", str(gpu["driver"])),
+        clock_finding(gpu),
     ]
-    rows.append(finding("driver", "ok", str(gpu["driver"])))
-    return [*rows, clock_finding(gpu)]
 
 
 def clock_finding(gpu: dict[str, Any]) -> Finding:
     """Clocks now and why they are held back. An idle GPU's low clock is no fault."""
-    found = "SM {sm_mhz} of {sm_max_mhz} MHz, memory {memory_mhz} MHz".format(**_whole(gpu))
     if gpu["sm_mhz"] is None:
-        return finding(
-            "clocks", "warn", "the driver does not tell", "timings are kept with the clocks unknown"
-        )
+        return finding("clocks", "warn", UNTOLD, "timings are kept with the clocks unknown")
+    told = {name: "?" if value is None else value for name, value in gpu.items()}
+    found = "SM {sm_mhz} of {sm_max_mhz} MHz, memory {memory_mhz} MHz".format(**told)
     if gpu["throttle"]:
-        reasons = ", ".join(gpu["throttle"])
-        return finding(
-            "clocks",
-            "warn",
-            f"{found}; held back: {reasons}",
-            "free the GPU or wait until it has cooled down",
-        )
+        return finding("clocks", "warn", f"{found}; held back: {', '.join(gpu['throttle'])}")
     return finding("clocks", "ok", found)
-
-
-def _whole(gpu: dict[str, Any]) -> dict[str, str]:
-    return {k: "?" if v is None else str(v) for k, v in gpu.items()}
-
-
-def package_finding(check: str, version: str | None, remedy: str) -> Finding:
-    """An installed package or tool, or how to get it."""
-    return (
-        finding(check, "ok", version) if version else finding(check, "missing", "not found", remedy)
-    )
 
 
 def torch_finding(version: str, found: dict[str, Any]) -> Finding:
@@ -118,47 +118,36 @@ def torch_finding(version: str, found: dict[str, Any]) -> Finding:
 def counter_finding(refused: bool | None) -> Finding:
     """Permission to read performance counters."""
     if refused is None:
-        return finding("counters", "warn", "the driver does not tell", f"if ncu fails: {REMEDY}")
+        return finding("counters", "warn", UNTOLD, f"if ncu fails: {REMEDY}")
     if refused:
-        return finding("counters", "fail", "refused to this user (RmProfilingAdminOnly: 1)", REMEDY)
+        return finding("counters", "fail", "refused to this user (RmProfilingAdminOnly: 1)")
     return finding("counters", "ok", "allowed")
 
 
 def lock_finding(lock: Path, uid: int) -> Finding:
     """ncu's own lock file, which outlives a killed ncu and shuts out other users."""
     try:
-        owner = lock.stat().st_uid
+        ours = lock.stat().st_uid == uid
     except OSError:
         return finding("ncu lock", "ok", "none")
-    if owner == uid:
+    if ours:
         return finding("ncu lock", "ok", "there, and ours")
-    remedy = "ask its owner to remove nsight-compute-lock from the temporary folder, or set TMPDIR"
-    return finding(
-        "ncu lock", "warn", "nsight-compute-lock of another user in the temporary folder", remedy
-    )
+    return finding("ncu lock", "warn", f"{lock.name} of another user in the temporary folder")
 
 
 def process_finding(count: int | None) -> Finding:
     """Other programs on the GPU."""
     if count == 0:
         return finding("gpu processes", "ok", "none")
-    found = "the driver does not tell" if count is None else f"{count} compute processes"
     return finding(
-        "gpu processes", "warn", found, "timings share the GPU with them: stop them or wait"
+        "gpu processes", "warn", UNTOLD if count is None else f"{count} compute processes"
     )
 
 
 def dcgm_finding(processes: str | None) -> Finding:
     """DCGM holds the counters while it runs: `ps -eo comm`."""
-    names = {line.strip() for line in (processes or "").splitlines()}
-    if not names & {"nv-hostengine", "dcgm-exporter", "dcgmi"}:
-        return finding("dcgm", "ok", "not running")
-    return finding(
-        "dcgm",
-        "warn",
-        "running",
-        "it holds the counters: `dcgmi profile --pause`, afterwards `--resume`",
-    )
+    running = DCGM & {line.strip() for line in (processes or "").splitlines()}
+    return finding("dcgm", *(("warn", "running") if running else ("ok", "not running")))
 
 
 def cache_finding(cache: Path, shown: str) -> Finding:
@@ -170,39 +159,12 @@ def cache_finding(cache: Path, shown: str) -> Finding:
     return finding("jit cache", "ok", f"{shown}: {len(modules)} modules, {size:.0f} MiB")
 
 
-def ceiling_findings(found: dict[str, Any]) -> list[Finding]:
-    """Why a GPU that is here has no measured ceilings."""
-    if not found.get("reason"):
-        return []
-    remedy = "install what is missing, free the GPU; until then rates are held against the datasheet alone"
-    return [finding("ceilings", "warn", found["reason"], remedy)]
-
-
-def toolchain_findings(which: Callable[[str], str | None] = shutil.which) -> list[Finding]:
-    """What FlashInfer's JIT needs beside nvcc."""
-    remedies = {
-        "ninja": "pip install ninja",
-        "g++": "install the system's C++ compiler (Debian: apt install g++)",
-    }
-    return [
-        finding(name, "ok", "found")
-        if which(name)
-        else finding(name, "missing", "not found", remedy)
-        for name, remedy in remedies.items()
-    ]
-
-
 def disk_finding(free_bytes: int) -> Finding:
     """Room for reports and the JIT cache."""
     free = free_bytes / 1e9
-    if free >= DISK_NEEDED_GB:
-        return finding("disk", "ok", f"{free:.0f} GB free")
-    return finding(
-        "disk",
-        "warn",
-        f"{free:.1f} GB free",
-        f"reports and the JIT cache want {DISK_NEEDED_GB:.0f} GB",
-    )
+    if free < DISK_NEEDED_GB:
+        return finding("disk", "warn", f"{free:.1f} GB free")
+    return finding("disk", "ok", f"{free:.0f} GB free")
 
 
 def cache_place() -> tuple[Path, str]:
@@ -247,45 +209,36 @@ def findings(
     gpu: dict[str, Any] | None, tools: dict[str, str | None], origin: Provenance
 ) -> list[Finding]:
     """All checks, in the order of a reader's questions."""
-    cache, shown = cache_place()
-    rows = gpu_findings(gpu)
-    rows.append(
-        package_finding("cuda toolkit", tools["nvcc"], "install the CUDA toolkit and set CUDA_HOME")
-    )
-    rows.append(package_finding("torch", origin["torch"], "pip install torch"))
-    rows.append(
-        package_finding("flashinfer", origin["flashinfer"], "pip install flashinfer-python")
-    )
-    rows.append(
-        package_finding("ncu-report", package_version("ncu-report"), "pip install ncu-report")
-    )
-    ncu_remedy = (
-        "install Nsight Compute, or set NCUFLOW_NCU; without it the evidence has no counters"
-    )
-    rows.append(package_finding("ncu", origin["ncu"], ncu_remedy))
-    nsys_remedy = "install Nsight Systems, or set NCUFLOW_NSYS; without it there are no timelines"
-    rows.append(package_finding("nsys", origin["nsys"], nsys_remedy))
+    versions = {
+        "cuda toolkit": tools["nvcc"],
+        "torch": origin["torch"],
+        "flashinfer": origin["flashinfer"],
+        "ncu-report": package_version("ncu-report"),
+        "ncu": origin["ncu"],
+        "nsys": origin["nsys"],
+    }
+    rows = gpu_findings(gpu) + [installed(check, version) for check, version in versions.items()]
     if gpu is not None:
         rows.append(counter_finding(machine.counters_refused_here()))
         rows.append(process_finding(nvml.first().processes()))
         rows.append(dcgm_finding(output_of(["ps", "-eo", "comm"])))
     rows.append(lock_finding(Path(tempfile.gettempdir()) / "nsight-compute-lock", os.getuid()))
-    rows.append(cache_finding(cache, shown))
-    rows += toolchain_findings()
+    rows.append(cache_finding(*cache_place()))
+    rows += [installed(name, shutil.which(name) and "found") for name in ("ninja", "g++")]
     return [*rows, disk_finding(shutil.disk_usage(Path.cwd()).free)]
 
 
 def preflight(recorded: bool, clock_policy: str, counters: bool = True) -> dict[str, Any]:
     """The whole of environment.json."""
     gpu = nvml.first().facts()
-    evidence_tier, why = (
-        ("C", "recorded evidence was asked for") if recorded else machine.tier_reason(gpu, counters)
-    )
+    tier, why = "C", "recorded evidence was asked for"
+    if not recorded:
+        tier, why = machine.tier_reason(gpu, counters)
     tools = tool_versions()
-    origin = provenance(gpu, tools, evidence_tier, clock_policy)
+    origin = provenance(gpu, tools, tier, clock_policy)
     return {
         "schema": 1,
-        "tier": evidence_tier,
+        "tier": tier,
         "tier_reason": why,
         "provenance": origin,
         "gpu": gpu,
@@ -320,9 +273,9 @@ def _probe(result: dict[str, Any], tools: Sequence[str]) -> None:
     here = [tool for tool in tools if rows[tool]["status"] == "ok"]
     if "counters" in rows and rows["counters"]["status"] == "fail":
         here = [tool for tool in here if tool != "ncu"]
-    for tool, why in probe.unfit(here).items():
+    for tool, why in probes.unfit(here).items():
         words = f"{tool} {rows[tool]['found']}: {why}"
-        rows[tool] |= finding(tool, "fail", words, probe.REMEDY[tool])
+        rows[tool] |= finding(tool, "fail", words, probes.REMEDY[tool])
         if tool == "ncu" and result["tier"] == "A":
             result |= {"tier": "B", "tier_reason": words}
             result["provenance"]["tier"] = "B"
@@ -381,7 +334,8 @@ def run(args: argparse.Namespace) -> int:
         result = preflight(args.recorded, args.clock_policy, not args.no_counters)
         if args.ceilings:  # after it: the measurement is a program at the GPU
             found = reached() if held else ceilings.unmeasured("no GPU is visible")
-            result["findings"] += ceiling_findings(found) if held else []
+            if held and found.get("reason"):
+                result["findings"].append(finding("ceilings", "warn", found["reason"]))
             write_json(args.ceilings, found)
             if held and not found.get("reason"):
                 _probe(result, args.probe)
@@ -391,13 +345,9 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         write_json(args.out, result)
     if args.json:
-        rows, left_out = answer.cut(result["findings"], args.limit)
-        content = {
-            name: result[name] for name in ("tier", "tier_reason", "provenance", "gpu", "jit_cache")
-        }
-        answer.tell(
-            PreflightAnswer.model_validate(content | {"findings": rows, "left_out": left_out})
-        )
+        rows, left_out = answer.cut(result.pop("findings"), args.limit)
+        del result["schema"]
+        answer.tell(PreflightAnswer(**result, findings=rows, left_out=left_out))
         return 0
     print(f"tier {result['tier']}: {result['tier_reason']}")
     for row in result["findings"]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.evidence.points import (
     Contents,
     all_failed,
@@ -25,9 +27,78 @@ from ncuflow.evidence.points import (
 )
 from ncuflow.evidence.staging import staging
 from ncuflow.gpu import nvml, use
-from ncuflow.gpu.turns import Held, gpu_seat
+from ncuflow.gpu.turns import BEGINS, STARTS, WAITS, Held, gpu_seat
 from ncuflow.io import read_json, write_json
+from ncuflow.private import told
 from ncuflow.process import CaptureError, ProcessExit, run_child, scrub_command
+from ncuflow.run.progress import left
+
+PROFILING = re.compile(r'==PROF==\s+Profiling\s+"(?P<name>.*?)"\s+-\s+(?P<number>\d+)')
+REFUSED = re.compile(r"ERR_NVGPUCTRPERM")
+NOISE = re.compile(r"==PROF==")
+COMPLAINT = re.compile(r"\b(error|fail\w*|could not|cannot|unable|not found|missing)\b", re.I)
+BAR = re.compile(r"\d+ ?%")  # of what a tool draws while it works
+TAIL_LINES = 20
+
+
+class ProfilerOutput:
+    """Collects a profiler's output lines and reports how far the batch is.
+
+    `records` is the JSONL file to which the profiled program appends one record per finished point.
+    """
+
+    def __init__(
+        self, label: str, points: int, records: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.label, self.points, self.records, self.clock = label, points, records, clock
+        self.started = clock()
+        self.kernels = 0
+        self.refused = False
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._waits: float | None = None  # since when the program waits for its GPU
+        self._waited = 0.0
+        self._last = ""
+
+    def line(self, text: str) -> None:
+        """One line of output."""
+        self.refused = self.refused or bool(REFUSED.search(text))
+        if text in (WAITS, STARTS, BEGINS):
+            self._waited = self.waited()
+            self._waits = self.clock() if text == WAITS else None
+            print(text, file=sys.stderr, flush=True)
+        elif PROFILING.search(text):
+            self.kernels += 1
+            self._report()
+        elif text.strip() and not NOISE.search(text):
+            self.tail.append(text)
+
+    @property
+    def last(self) -> str:
+        """The last line that complains, else that says something, without folders of the machine; "" where none does."""
+        said = [line.strip() for line in reversed(self.tail) if not BAR.search(line)]
+        complaints = [line for line in said if COMPLAINT.search(line)]
+        return told(next(iter(complaints + said), ""))
+
+    def waited(self) -> float:
+        """Seconds that the program has waited for its GPU."""
+        return self._waited + (0.0 if self._waits is None else self.clock() - self._waits)
+
+    def describe(self) -> str:
+        """`decode sweep: point 3 of 12, 7 kernels, 14 s elapsed, about 40 s left`."""
+        done = min(len(read_progress(self.records)), self.points)
+        elapsed = self.clock() - self.started - self.waited()
+        seconds = left(elapsed, done, self.points - done)
+        rest = "" if seconds is None else f", about {seconds:.0f} s left"
+        current = min(done + 1, self.points)
+        point = f"{self.label}: point {current} of {self.points}, {self.kernels} kernels"
+        return f"{point}, {elapsed:.0f} s elapsed{rest}"
+
+    def _report(self) -> None:
+        text = self.describe()
+        if text != self._last:
+            print(text, file=sys.stderr, flush=True)
+            self._last = text
+
 
 if TYPE_CHECKING:
     from ncuflow.model import Origin
@@ -91,8 +162,8 @@ class Batch:
     def _run(self, command: Sequence[str], env: Mapping[str, str]) -> ProcessExit:
         unfit = {record["point"] for record in self.unfit}
         launched = [point for point in self.points if point["id"] not in unfit]
-        for left in self.stage.glob(f"{self.args.name}.*"):  # of the run before
-            left.unlink()
+        for old in self.stage.glob(f"{self.args.name}.*"):  # of the run before
+            old.unlink()
         write_json(self.stage / "points.json", launched)
         records, label = self.stage / "progress.jsonl", f"{self.args.target} {self.args.name}"
         records.unlink(missing_ok=True)
@@ -172,6 +243,12 @@ class Batch:
         from ncuflow.evidence.provenance import origin
 
         return origin(self.held.gpu.name, nvml.driver(), **{self.tool: version})
+
+
+def parse_version(text: str) -> str | None:
+    """The version number in a tool's --version text."""
+    match = re.search(r"[Vv]ersion\s+(\d[\w.]*)", text)
+    return match.group(1).rstrip(".") if match else None
 
 
 def capture(

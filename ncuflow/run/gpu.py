@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ncuflow.gpu import nvml
-from ncuflow.runner.stopwatch import HOST_US, Event, Stopwatch
+from ncuflow.run.stopwatch import HOST_US, Event, Stopwatch
 from ncuflow.target.launch import Launch, Tensor
 
-ASIDE_CYCLES = 100_000_000  # 50 ms: longer than the host takes to enqueue a launch elsewhere
+SIDE_STREAM_CYCLES = 100_000_000  # 50 ms: longer than the host takes to enqueue a launch elsewhere
 
 BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"  # torch asks NVML, and not CUDA, whether a GPU is here
 
@@ -252,10 +252,10 @@ class Gpu(Stopwatch):
             )
         return max(found, key=lambda pair: pair[0])[1]
 
-    def aside(self, launch: Launch) -> tuple[Tensor, ...]:
+    def on_side_stream(self, launch: Launch) -> tuple[Tensor, ...]:
         """What a launch from a stream of its own has written when that stream is done, the default one being busy for longer."""
         self.synchronize()
-        self.spin(ASIDE_CYCLES)
+        self.spin(SIDE_STREAM_CYCLES)
         with self.torch.cuda.stream(self.torch.cuda.Stream()):
             launch.run()
             found = tuple(tensor.clone() for tensor in launch.output())

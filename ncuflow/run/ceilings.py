@@ -1,14 +1,26 @@
-"""The GPU by its CUDA driver alone: to import torch takes longer than all that is measured here."""
+"""What this GPU reaches: copy and read bandwidth and matrix rate, to hold kernels against.
+
+Each has two figures: in bursts from settled clocks, and sustained, back to back until clocks and power
+have settled. The bursts of all come first, so that none waits until a GPU has cooled down.
+
+The GPU is asked by its CUDA driver alone: to import torch takes longer than all that is measured here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
-from ctypes import c_longlong, c_size_t, c_void_p
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from ctypes import CDLL, byref, c_char_p, c_float, c_int, c_longlong, c_size_t, c_void_p
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from struct import pack
 from typing import Any
 
-from ncuflow.runner.stopwatch import Event, Stopwatch
+from ncuflow.record import Launches
+from ncuflow.run import timing
+from ncuflow.run.builds import one_line
+from ncuflow.run.stopwatch import Event, Stopwatch
+from ncuflow.run.timing import significant
 
 THREADS = 512  # of a block of the read kernel
 KERNELS = """
@@ -214,3 +226,165 @@ def called(function: Callable[..., Any], *arguments: Any) -> Any:
 def _checked(function: Callable[..., Any], status: Any) -> None:
     if status != 0:
         raise RuntimeError(f"{function.__name__}: {status.name}")
+
+
+# cublas_api.h and library_types.h
+TYPES = {"f16": 2, "bf16": 14}  # CUDA_R_16F, CUDA_R_16BF
+OP_N, COMPUTE_32F, GEMM_DEFAULT = 0, 68, -1
+GEMM: list[Any] = [
+    c_void_p, c_int, c_int, c_int, c_int, c_int,  # handle, both operations, m, n, k
+    c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_int,  # alpha; A and B with type and leading dimension
+    c_void_p, c_void_p, c_int, c_int, c_int, c_int,  # beta; C likewise; compute type, algorithm
+]  # fmt: skip
+
+
+class Cublas:
+    """A handle in the current CUDA context, on its default stream.
+
+    Raises ImportError or RuntimeError where there is no cuBLAS, OSError where it cannot be loaded.
+    """
+
+    def __init__(self) -> None:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        self._library = CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
+        self._library.cublasGetStatusName.argtypes = [c_int]
+        self._library.cublasGetStatusName.restype = c_char_p
+        self._library.cublasDestroy_v2.argtypes = [c_void_p]
+        self._library.cublasGemmEx.argtypes = GEMM
+        self._handle = c_void_p()
+        self._call("cublasCreate_v2", byref(self._handle))
+
+    def __enter__(self) -> Cublas:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._library.cublasDestroy_v2(self._handle)
+
+    def product(self, a: int, b: int, out: int, size: int, dtype: str) -> Callable[[], None]:
+        """A call that multiplies square matrices of this size, which lie at these addresses, in float32."""
+        one, zero, kind = c_float(1.0), c_float(0.0), TYPES[dtype]
+
+        def run() -> None:
+            self._call(
+                "cublasGemmEx", self._handle, OP_N, OP_N, size, size, size,
+                byref(one), a, kind, size, b, kind, size, byref(zero), out, kind, size,
+                COMPUTE_32F, GEMM_DEFAULT,
+            )  # fmt: skip
+
+        return run
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            raise RuntimeError(f"{name}: {self._library.cublasGetStatusName(status).decode()}")
+
+
+BYTES = 4 << 30  # of one buffer: many times any L2 cache
+SIZE = 8192  # of the square matrices
+# Drawn for a matrix, which repeats them: odd, so that no two of its rows are alike.
+VALUES = 2_000_003
+# Samples and bursts of a figure. With 30 samples the quartiles lay within 0.4 % of the median (H100, H200), so half as
+# many tell it as well; in one burst alone the first launches would be a third of them.
+REPEATS, BURSTS = 15, 3
+RATES = ("copy_gbs", "read_gbs", "matmul_tflops")
+
+
+@dataclass(frozen=True)
+class Load:
+    """A call that moves or computes ``amount`` (GB or TFLOP)."""
+
+    run: Callable[[], Any]
+    amount: float
+    method: str
+
+
+def load() -> None:
+    """Load the libraries that `measure` calls, which takes seconds from a disk. What is missing is left for it to say."""
+    with suppress(Exception):
+        import numpy as np
+        from cuda.bindings import driver, nvrtc
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        driver.cuDriverGetVersion()
+        nvrtc.nvrtcVersion()
+        load_nvidia_dynamic_lib("cublas")
+        np.random.default_rng()
+
+
+def measure(device: Driver, repeats: int = REPEATS) -> dict[str, Any]:
+    """ceilings.json: medians with quartiles of a large copy and read (GB/s) and matmuls (TFLOPS).
+
+    Without cuBLAS the matmuls are null, with the reason.
+    """
+    loads, reason = dict(_transfers(device)), {}
+    try:
+        loads |= _products(device)
+    # The first is that of a cuBLAS without one of these functions.
+    except (AttributeError, ImportError, OSError, RuntimeError) as error:
+        reason = {"reason": f"no matrix product: {one_line(error)}"}
+    bursts = {
+        name: timing.bursts(device, load.run, repeats, BURSTS) for name, load in loads.items()
+    }
+    found = {}
+    for name, load in loads.items():
+        times, each = bursts[name]
+        settled = timing.sustained(device, load.run, each)
+        found[name] = rate(times, load.amount) | {
+            "method": load.method,
+            "sustained": rate(settled, load.amount),
+        }
+    return {
+        "copy_gbs": found.pop("copy"),
+        "read_gbs": found.pop("read"),
+        "matmul_tflops": found or None,
+        "gpu": device.facts()["name"],
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "clocks": device.clocks(),
+    } | reason
+
+
+def unmeasured(reason: str) -> dict[str, Any]:
+    """ceilings.json where there is nothing to measure with."""
+    return dict.fromkeys(RATES, None) | {"reason": reason}
+
+
+def _transfers(device: Driver) -> Iterator[tuple[str, Load]]:
+    size = min(BYTES, device.facts()["memory_bytes"] // 8) // 16 * 16
+    source, target = device.filled(1.0, size), device.allocate(size)
+    gib = f"{size / 2**30:.3g} GiB"
+    method = f"device-to-device copy of {gib} by the driver, bytes read and written"
+    yield "copy", Load(lambda: device.copy(target, source, size), 2 * size / 1e9, method)
+    method = f"read of {gib} of float32 by a kernel of its own, bytes read"
+    yield "read", Load(lambda: device.read(source, size), size / 1e9, method)
+
+
+def _products(device: Driver) -> dict[str, Load]:
+    blas = device.stack.enter_context(Cublas())
+    method = f"cuBLAS of {SIZE}^3, normal random values"
+    found = {}
+    for dtype in TYPES:
+        a, b = (device.tiled(_normal(dtype, seed), 2 * SIZE**2) for seed in range(2))
+        run = blas.product(a, b, device.allocate(2 * SIZE**2), SIZE, dtype)
+        run()  # what cuBLAS cannot do it refuses here
+        found[dtype] = Load(run, 2 * SIZE**3 / 1e12, method)
+    return found
+
+
+def _normal(dtype: str, seed: int) -> Any:
+    """VALUES normal random numbers; bf16, which numpy has not, as its 16 bits."""
+    import numpy as np
+
+    values = np.random.default_rng(seed).standard_normal(VALUES, dtype=np.float32)
+    if dtype == "f16":
+        return values.astype(np.float16)
+    return ((values.view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
+
+
+def rate(times: Launches, amount: float) -> dict[str, Any]:
+    """The rates of a summary of times in µs; the slow quartile of times is the low one of rates."""
+    slow, median, fast = (
+        significant(amount / (time * 1e-6)) for time in (times.q75, times.median, times.q25)
+    )
+    found = {"value": median, "n": times.n, "q25": slow, "q75": fast}
+    return found | times.model_dump(include={"sm_mhz", "throttle"})

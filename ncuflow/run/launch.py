@@ -4,8 +4,8 @@
     ncuflow launch TARGET --mode time --points P --out O --pairs pairs.json --pairs-out pairs.jsonl
 
 check  compare each point with its float32 reference
-time   check, then time it (``ncuflow/runner/timing.py``); then the pairs, each two points in turns
-       (``ncuflow/runner/pairs.py``), which are not timed by themselves as well where one visit each is asked for
+time   check, then time it (``ncuflow/run/timing.py``); then the pairs, each two points in turns
+       (``ncuflow/run/visits.py``), which are not timed by themselves as well where one visit each is asked for
 trace  check, then launch it for a profiler: cudaProfilerStart/Stop around each point, an NVTX range
        named exactly as the point around each launch, "plan:<id>" around one plan() before them;
        --unchecked leaves out the check, for points that a timing compares
@@ -13,9 +13,8 @@ trace  check, then launch it for a profiler: cudaProfilerStart/Stop around each 
 A wrong result is never timed or traced. Records go to OUT.partial, one per point, flushed as they
 come; OUT appears when all are there. Run it under `ncuflow lock`, so that nobody else measures meanwhile.
 
-A point that breaks the CUDA context of its process is an error, and a fresh process goes on with the others
-(``ncuflow/runner/succession.py``). A trace stays in one process, whose profiler is started again without the point
-(``ncuflow/capture/profiler.py``).
+A point that breaks the CUDA context of its process is an error, and a fresh process goes on with the others. A trace stays in
+one process, whose profiler is started again without the point (``ncuflow/run/profiler.py``).
 
 exit  0 all points ok or skipped    1 nothing could be run    2 bad input
       3 some points wrong or in error    4 the GPU was lost in mid-run; OUT names the culprit
@@ -26,199 +25,29 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 from ncuflow.evidence.provenance import origin
 from ncuflow.gpu import turns, use
-from ncuflow.io import UsageError
+from ncuflow.io import UsageError, write_text
+from ncuflow.model import Origin
 from ncuflow.process import die_with_parent, python_environment
-from ncuflow.record import PointRecord
-from ncuflow.runner import builds, faults, gpu, pairs, timing
-from ncuflow.runner.awaited import Awaited, build_begun, nobody_compiles
-from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED, Record, Run
-from ncuflow.runner.progress import Progress
-from ncuflow.runner.ready import begun, broken, failed, lost, new_record, ready, timed, warm
-from ncuflow.runner.succession import BAD, Journal, Rest, line_of, succeed
+from ncuflow.run import FATAL, LOST, OK, SOME_FAILED, builds, gpu, timing
+from ncuflow.run.builds import WaitForBuild, build_begun, nobody_compiles
+from ncuflow.run.prepare import BAD, Done, Record, Run, new_record, planted_faults
+from ncuflow.run.progress import Progress
+from ncuflow.run.timing import PointTiming
+from ncuflow.run.visits import new_pair, pair_name, pairs_of, run_points
 from ncuflow.sweep.points import Planned, read_points
 from ncuflow.target.contract import Target, known, load
-from ncuflow.target.launch import Launch
-
-TRACE_REPEATS = 5
-
-
-def run_points(run: Run, points: Sequence[Planned], emit: Callable[[Record], None]) -> int:
-    """Run the points, and the pairs of a timing, and emit a record of each; returns the exit status.
-
-    A point that fails is an error of that point, and the next one follows. One after which the GPU no longer
-    answers ends the run: what is known of the points and pairs that follow goes to ``run.rest``.
-    """
-    # Finished rounds of earlier processes count: a point that is lost in a later one keeps what they gave.
-    latest = {
-        record.point: record
-        for record in run.rest
-        if isinstance(record, PointRecord) and record.status == "ok"
-    }
-    run.rest = []
-
-    def finish(record: Record) -> None:
-        run.done[record.point] = record.status, record.reason
-        emit(record)
-
-    culprit = (
-        _time_all(run, points, latest, finish)
-        if run.mode == "time"
-        else _run_all(run, points, finish)
-    )
-    if culprit is not None:
-        left = [point for point in points if point.id not in run.done]
-        run.rest += [latest.get(point.id) or lost(run, point, culprit) for point in left]
-        run.rest += [pairs.lost(pair, culprit) for pair in pairs.left(run)]
-    if run.rest:
-        return LOST
-    return SOME_FAILED if BAD & {status for status, _ in run.done.values()} else OK
-
-
-def _run_all(
-    run: Run, points: Sequence[Planned], finish: Callable[[Record], None]
-) -> PointRecord | None:
-    """Check or trace the points; returns the record at which the GPU was lost."""
-    left = [point for point in points if point.id not in run.done]
-    while left:
-        point = run.first(left)
-        left.remove(point)
-        record, alive = run_point(run, point)
-        finish(record)
-        if not alive:
-            return record
-    return None
-
-
-def _time_all(
-    run: Run,
-    points: Sequence[Planned],
-    latest: dict[str, PointRecord],
-    finish: Callable[[Record], None],
-) -> Record | None:
-    """Time the points that no pair times, and then the pairs, after each of which a point may turn out to be such a one;
-    returns the record at which the GPU was lost."""
-    pairing = pairs.Pairing(run, frozenset(point.id for point in points), finish)
-    culprit: Record | None = None
-    while culprit is None:
-        if alone := pairs.unpaired(run, points):
-            culprit = _visit_all(run, points, {point.id for point in alone}, latest, finish)
-        elif following := pairs.left(run):
-            culprit = pairing.time(following[0])
-        else:
-            break
-    return culprit
-
-
-@dataclass
-class Visit:
-    """One round of a point: what earlier rounds gave, and the point's place in the order of this one."""
-
-    series: timing.PointTiming
-    place: int
-    last: bool
-
-
-def _visit_all(
-    run: Run,
-    points: Sequence[Planned],
-    chosen: AbstractSet[str],
-    latest: dict[str, PointRecord],
-    finish: Callable[[Record], None],
-) -> PointRecord | None:
-    """Visit the chosen points once per round, in a random order of its own, and finish each at its last visit; returns the
-    record at which the GPU was lost.
-
-    What earlier processes of the run measured of a point counts. latest: what the finished rounds of each gave.
-    """
-    for number in range(run.rounds):
-        for index, point in enumerate(shuffled(points, run.order, number)):
-            series = run.series.setdefault(point.id, timing.PointTiming())
-            done = point.id in run.done or number < len(series.positions)
-            if point.id not in chosen or done:
-                continue
-            # Of a single round pairs are a part: what is finished came before.
-            place = index if run.rounds > 1 else sum(other.id in run.done for other in points)
-            visit = Visit(series, place, number == run.rounds - 1)
-            record, alive = run_point(run, point, visit)
-            run.visited(point.id)
-            latest[point.id] = record
-            if visit.last or record.status != "ok":
-                finish(record)
-            if not alive:
-                return record
-    return None
-
-
-def shuffled(points: Sequence[Planned], order: int, number: int) -> list[Planned]:
-    """The points in the random order of one round: the same for the same order number."""
-    chosen = list(points)
-    random.Random(f"{order}/{number}").shuffle(chosen)
-    return chosen
-
-
-def run_point(run: Run, point: Planned, visit: Visit | None = None) -> tuple[PointRecord, bool]:
-    """(record of one point, whether the device still answers). ``visit``: to time it, else None."""
-    record = begun(run, point)
-    if record.status == "skipped":
-        return record, True
-    _run(run, point, record, visit)
-    alive = not broken(run, record)
-    if alive:
-        run.device.release()
-    return record, alive
-
-
-def _run(run: Run, point: Planned, record: PointRecord, visit: Visit | None) -> None:
-    """Make one point ready, measure it if it is right, and fill its record."""
-    launch = ready(run, point, record)
-    if launch is None:
-        return
-    try:
-        with warm(run):
-            if visit is not None:
-                _time(run, launch, record, visit)
-            elif run.mode == "trace":
-                trace(run, point, launch)
-    except Exception as error:
-        failed(record, error)
-
-
-def _time(run: Run, launch: Launch, record: PointRecord, visit: Visit) -> None:
-    repeats = run.repeats or timing.REPEATS
-    timing.visit(run.device, launch, visit.series, repeats, run.rounds, visit.last)
-    timed(run, record, visit.series, visit.place)
-
-
-def trace(run: Run, point: Planned, launch: Launch) -> None:
-    """Launch the point for a profiler. The L2 flush is outside the NVTX range.
-
-    With it the launches are those of a timing, and begin from settled clocks as well.
-    """
-    if launch.reset is not None:
-        launch.reset()
-    if run.flush:
-        run.device.settle()
-    with run.device.profiled():
-        if launch.plan is not None:
-            with run.device.range(f"plan:{point.id}"):
-                launch.plan()
-        for _ in range(run.repeats or TRACE_REPEATS):
-            if run.flush:
-                run.device.flush()
-            with run.device.range(point.id):
-                launch.run()
 
 
 def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned]) -> int:
@@ -227,7 +56,7 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     Each record says with what it was made. A broken CUDA context leaves the rest to the next process.
     """
     journal, job = _journal(args), f"{args.mode} {args.target}"
-    awaited = Awaited(target, points, args.mode != "trace", args.after_builds)
+    awaited = WaitForBuild(target, points, args.mode != "trace", args.after_builds)
 
     def load() -> None:
         build_begun()
@@ -282,7 +111,7 @@ def _run_of(args: argparse.Namespace, target: Target, device: Any) -> Run:
     what = Run(device, target, args.mode, args.repeats, args.seed)
     what.order, what.rounds, what.flush = args.order, args.rounds, not args.no_flush
     what.visits_all = args.visit_all
-    what.faults, what.watch = faults.parse(os.environ), builds.CompilerWatch()
+    what.faults, what.watch = planted_faults(os.environ), builds.CompilerWatch()
     what.checked = not (args.unchecked and args.mode == "trace")
     return what
 
@@ -294,11 +123,11 @@ def _journal(args: argparse.Namespace) -> Journal:
 def _names(args: argparse.Namespace, target: Target, points: Sequence[Planned]) -> list[list[str]]:
     """What the records of each file are of, in their order."""
     names = [[point.id for point in points]]
-    return [*names, [pairs.name(*pair) for pair in _pairs(args, target)]] if args.pairs else names
+    return [*names, [pair_name(*pair) for pair in _pairs(args, target)]] if args.pairs else names
 
 
 def _pairs(args: argparse.Namespace, target: Target) -> list[tuple[Planned, Planned]]:
-    return pairs.pairs_of(read_points(args.pairs, target, empty=True)) if args.pairs else []
+    return pairs_of(read_points(args.pairs, target, empty=True)) if args.pairs else []
 
 
 def close_lost(args: argparse.Namespace, target: Target, why: str) -> None:
@@ -311,8 +140,8 @@ def close_lost(args: argparse.Namespace, target: Target, why: str) -> None:
         new_record(target, point, "lost", why) for point in points if point.id not in done
     ]
     for pair in _pairs(args, target):
-        if pairs.name(*pair) not in done:
-            left.append(pairs.new_pair(*pair).model_copy(update={"status": "lost", "reason": why}))
+        if pair_name(*pair) not in done:
+            left.append(new_pair(*pair).model_copy(update={"status": "lost", "reason": why}))
     made = next((json.loads(line)["origin"] for line in done.values()), None)
     journal.close(_names(args, target, points), Rest(left, origin=made))
 
@@ -354,9 +183,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="trace: another run compares these points (a second check costs time, and nsys 2023.4"
         " loses the kernels after a cuBLAS call under a CUDA 13 driver, which the references make)",
     )
-    parser.add_argument(
-        "--alone", action="store_true", help=argparse.SUPPRESS
-    )  # one of a succession
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)  # a restart
 
 
 def run(args: argparse.Namespace) -> int:
@@ -366,7 +193,7 @@ def run(args: argparse.Namespace) -> int:
     if bool(args.pairs) != bool(args.pairs_out) or (args.pairs and args.mode != "time"):
         raise UsageError("--pairs and --pairs-out go together, with --mode time")
     try:
-        faults.parse(os.environ)
+        planted_faults(os.environ)
         target = load(args.target)
     except ValueError as error:
         return _fail(str(error), 2)
@@ -375,10 +202,120 @@ def run(args: argparse.Namespace) -> int:
         return measure(args, target, points)
     journal, names = _journal(args), _names(args, target, points)
     if args.mode == "trace":
-        return succeed(journal, names, lambda: measure(args, target, points), restarts=0)
-    return succeed(journal, names, lambda: _apart(args))
+        return with_restarts(journal, names, lambda: measure(args, target, points), restarts=0)
+    return with_restarts(journal, names, lambda: _apart(args))
 
 
 def _fail(message: str, status: int) -> int:
     print(f"error: {message}", file=sys.stderr)
     return status
+
+
+RESTARTS = 10  # of a run: each costs the start of Python, torch and FlashInfer
+
+
+@dataclass
+class Rest:
+    """What a process leaves whose CUDA context broke."""
+
+    records: list[Record] = field(default_factory=list)  # they stand if no other process goes on
+    series: dict[str, PointTiming] = field(default_factory=dict)  # of points that it has visited
+    origin: Origin | None = None  # of the run: its processes have one
+    refused: dict[str, Done] = field(
+        default_factory=dict
+    )  # points of other batches that no pair is timed with
+
+
+class Journal:
+    """The records of a run, beside its OUT: OUT.partial has a line for each point or pair that is finished, OUT.rest what
+    a process left to the next. others: files for further records, which appear with OUT."""
+
+    def __init__(self, out: Path, *others: Path) -> None:
+        self.outs = (out, *others)
+        self.partial = out.with_name(out.name + ".partial")
+        self._rest = out.with_name(out.name + ".rest")
+
+    def begin(self) -> None:
+        """Empty, whatever a killed run left."""
+        for out in self.outs:
+            out.parent.mkdir(parents=True, exist_ok=True)
+        self.partial.write_text("", encoding="utf-8")
+        self._rest.unlink(missing_ok=True)
+
+    def lines(self) -> dict[str, str]:
+        """The line of each finished point or pair, by its name. A line without an end is none: its writer was killed."""
+        lines = self.partial.read_text("utf-8").splitlines(keepends=True)
+        return {json.loads(line)["point"]: line for line in lines if line.endswith("\n")}
+
+    def done(self) -> dict[str, Done]:
+        """How each finished point or pair ended, by its name."""
+        records = map(json.loads, self.lines().values())
+        return {one["point"]: (one["status"], one["reason"]) for one in records}
+
+    @property
+    def broken(self) -> bool:
+        """Whether the last process that used the GPU left points to another."""
+        return self._rest.exists()
+
+    def leave(self, rest: Rest) -> None:
+        """Leave points to the next process."""
+        self._rest.write_bytes(pickle.dumps(rest))
+
+    def rest(self) -> Rest:
+        """What is left to this process, which takes it over."""
+        if not self.broken:
+            return Rest()
+        rest: Rest = pickle.loads(self._rest.read_bytes())
+        self._rest.unlink()
+        return rest
+
+    def close(self, names: Sequence[Sequence[str]], rest: Rest) -> int:
+        """All records to OUT and the other files, in the order of the names of each; returns the status of the run."""
+        left = {record.point: line_of(record, rest.origin) for record in rest.records}
+        lines = left | self.lines()
+        for out, chosen in zip(self.outs, names, strict=True):
+            write_text(out, "".join(lines[name] for name in chosen))
+        self.partial.unlink()
+        if rest.records:
+            return LOST
+        found = {json.loads(lines[name])["status"] for chosen in names for name in chosen}
+        return SOME_FAILED if BAD & found else OK
+
+
+def line_of(record: Record, origin: Origin | None) -> str:
+    """A record, and with what it was made, as a line of a file."""
+    content = record.model_dump() | {"origin": origin}
+    return json.dumps(content, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def with_restarts(
+    journal: Journal,
+    names: Sequence[Sequence[str]],
+    start: Callable[[], int],
+    restarts: int = RESTARTS,
+) -> int:
+    """``start`` a process, and after one that broke its context another; returns the status of the run.
+
+    Where the next one cannot use the GPU at all, or ``restarts`` are used up, the points that are left are lost.
+    """
+    journal.begin()
+    status = start()
+    left = restarts
+    while journal.broken and status != FATAL and left:
+        left -= 1
+        status = start()
+    if not journal.broken and status not in (OK, SOME_FAILED):
+        if status == FATAL:
+            journal.partial.unlink()
+        if status >= 0:
+            return status
+        print(f"error: the process was ended by {Signals(-status).name}", file=sys.stderr)
+        return 128 - status
+    rest = journal.rest()
+    if status != FATAL and restarts:
+        for record in rest.records:
+            if record.status == "lost":
+                record.reason = (
+                    f"{record.reason}; {restarts + 1} points did so, and no further process tries"
+                )
+    return journal.close(names, rest)

@@ -21,13 +21,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.machine import tool
-from ncuflow.capture.ncu import parse_version
-from ncuflow.capture.profiler import Batch, add_arguments, capture
 from ncuflow.evidence.points import NO_KERNEL, Contents
 from ncuflow.evidence.tracescrub import scrub_trace, tables
 from ncuflow.parsers.nsys import export_command
 from ncuflow.process import ProcessExit, output_of, python_environment, run_child
+from ncuflow.run.machine import tool
+from ncuflow.run.profiler import Batch, add_arguments, capture, parse_version
 from ncuflow.target.contract import known
 
 OPTIONS = (

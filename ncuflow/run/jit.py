@@ -22,12 +22,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.jitprobe import MARKER, plain_path
 from ncuflow.gpu.nvml import names
 from ncuflow.gpu.turns import gpu_lock
 from ncuflow.io import scratch, write_json
 from ncuflow.origin import flashinfer_version, now, package_version
 from ncuflow.process import CaptureError, python_environment, run_child
+from ncuflow.run.jitprobe import MARKER, plain_path
 from ncuflow.target.contract import jit_modules
 
 SHOWN_ENVIRONMENT = re.compile(r"^(FLASHINFER_\w+|MAX_JOBS|CUDA_HOME|CC|CXX)$")

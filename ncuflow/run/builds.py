@@ -7,8 +7,7 @@ may run beside each other: what both need one of them compiles, and the other wa
 is profiled meanwhile, which waits for its own modules alone.
 FLASHINFER_CUDA_ARCH_LIST names architectures in place of the GPU's, and then none is needed. No GPU is held.
 
-exit  0 all built    1 nothing could be    2 bad input    3 some do not compile, and are named
-"""
+exit  0 all built    1 nothing could be    2 bad input    3 some do not compile, and are named"""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import count
@@ -31,8 +30,8 @@ from ncuflow.gpu import nvml
 from ncuflow.gpu.turns import lock_folder, own_folder
 from ncuflow.io import BadInput, CommandError, UsageError, read_json, write_json, write_text
 from ncuflow.private import masked, told
-from ncuflow.runner.gpu import cuda_not_begun, load_libraries
-from ncuflow.runner.job import FATAL, OK, SOME_FAILED
+from ncuflow.run import FATAL, OK, SOME_FAILED
+from ncuflow.run.gpu import cuda_not_begun, load_libraries
 from ncuflow.sweep.points import Planned, read_points
 from ncuflow.target.contract import Target, load
 
@@ -378,3 +377,69 @@ def run(args: argparse.Namespace) -> int:
     for module in failed:
         log(f"{module['name']}: {module['reason']}")
     return SOME_FAILED if failed else OK
+
+
+POLL_S = 0.1
+
+
+def build_begun() -> None:
+    """Wait until a build that is about to begin compiles: it loads the same libraries, and all others wait for it."""
+    with ExitStack() as held:
+        locked(begins(), held, wait=True)
+
+
+def nobody_compiles(wait: bool = False) -> bool:
+    """Whether no build of this user compiles anything; with ``wait``, when that is so."""
+    with ExitStack() as held:
+        return locked(compiles(), held, wait=wait)
+
+
+class WaitForBuild:
+    """The modules of a target's points that another process compiles, or is about to.
+
+    A program that is profiled meanwhile takes the points in the order in which their modules stand, and holds no GPU while
+    none does. together: it begins when those of all points stand.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        points: Sequence[Planned],
+        together: bool = False,
+        after_builds: bool = False,
+    ) -> None:
+        self._target, self._points = target, points
+        self._together, self._after_builds = together or after_builds, after_builds
+        self._of: dict[str, list[Any]] = {}
+
+    def begin(self) -> None:
+        """Wait until those of one point stand, or of all."""
+        known = capabilities(os.environ, nvml.capabilities)
+        able = buildable(self._target, self._points, known, lambda line: None)
+        self._of = {point.id: modules(self._target, [point], {}) for point in able}
+        build_begun()
+        self._wait(all if self._together else any, self._points)
+        if self._after_builds:
+            nobody_compiles(wait=True)
+
+    def stand(self, point: Planned) -> bool:
+        """Whether nobody compiles a module of the point. One that nobody compiles may be cold."""
+        return not any(is_cold(spec) and _is_compiled(spec) for spec in self._of.get(point.id, ()))
+
+    def first(
+        self, points: Sequence[Planned], pause: Callable[[Callable[[], None]], None]
+    ) -> Planned:
+        """The first of these points whose modules stand, when those of one do."""
+        while not (standing := [point for point in points if self.stand(point)]):
+            pause(lambda: self._wait(any, points))
+        return standing[0]
+
+    def _wait(self, which: Callable[[Iterable[bool]], bool], points: Sequence[Planned]) -> None:
+        while not which(map(self.stand, points)):
+            time.sleep(POLL_S)
+
+
+def _is_compiled(spec: Any) -> bool:
+    """Whether a process is compiling a module now."""
+    with ExitStack() as held:
+        return not locked(Path(spec.lock_path), held)

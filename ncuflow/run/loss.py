@@ -51,7 +51,7 @@ def give_up(args: argparse.Namespace) -> FailedCapture:
         ids = [record["point"] for record in said]
         keep_nothing(args.tool, args.out, ids, said, f"{NOT_CAPTURED}: {found.reason}")
     elif not args.out.exists():  # a lost GPU closes its file itself
-        from ncuflow.runner.run import close_lost
+        from ncuflow.run.launch import close_lost
 
         close_lost(args, load(args.target), f"{NOT_CAPTURED}: {found.reason}")
     write_json(args.out.with_name(f"{args.out.stem}.loss.json"), found.model_dump())

@@ -12,7 +12,7 @@ from time import monotonic, sleep
 from typing import Any, Protocol
 
 from ncuflow.gpu import nvml
-from ncuflow.runner.timing import THROTTLES, Burst
+from ncuflow.run.timing import THROTTLES, Burst
 
 Run = Callable[[], None]
 SPINS = 4  # times that a series is taken if the host falls behind the GPU

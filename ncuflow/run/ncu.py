@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.machine import tool
-from ncuflow.capture.profiler import LOST, UNFIT, Batch, add_arguments, capture
 from ncuflow.evidence.points import Contents
 from ncuflow.evidence.reportscrub import scrub_report
 from ncuflow.gpu.nvml import DriverQuery, VisibleGpu
@@ -26,6 +24,8 @@ from ncuflow.io import UsageError
 from ncuflow.parsers import reader
 from ncuflow.parsers.registry import METRICS, chip_of, counters
 from ncuflow.process import CaptureError, ProcessExit, output_of, python_environment
+from ncuflow.run.machine import tool
+from ncuflow.run.profiler import LOST, UNFIT, Batch, add_arguments, capture, parse_version
 from ncuflow.target.contract import Target, load
 
 INTEGER = ("int4", "int8")
@@ -128,12 +128,6 @@ def _keep(
 def ncu_version() -> str | None:
     """`2025.3.1.0`, as `ncu --version` says it."""
     return parse_version(output_of([ncu_program(), "--version"]) or "")
-
-
-def parse_version(text: str) -> str | None:
-    """The version number in a tool's --version text."""
-    match = re.search(r"[Vv]ersion\s+(\d[\w.]*)", text)
-    return match.group(1).rstrip(".") if match else None
 
 
 def _count_action(action: Any, wanted: set[str], found: Contents) -> None:

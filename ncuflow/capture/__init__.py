@@ -1,1 +1,0 @@
-"""A capture: ncu and nsys runs, locks, the preflight."""

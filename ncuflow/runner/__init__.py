@@ -1,1 +1,0 @@
-"""A run: one process, many points of one kernel target: build, check, time or trace."""
