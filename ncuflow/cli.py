@@ -121,8 +121,8 @@ RULES = {
         "predictions beside what was measured",
     ),
     "report": ("ncuflow.pages.html.page", "results of one or more captures -> one HTML file"),
-    "compare-figures": ("ncuflow.pages.compare.figures", "a comparison -> figures"),
-    "compare-page": ("ncuflow.pages.compare.page", "comparisons -> a Markdown page"),
+    "compare-figures": ("ncuflow.pages.markdown.comparison_figures", "a comparison -> figures"),
+    "compare-page": ("ncuflow.pages.markdown.comparison", "comparisons -> a Markdown page"),
 }
 COMMANDS = USER | RULES
 # Names of an earlier version, and those that they go by now.

@@ -20,8 +20,7 @@ from ncuflow.findings.kernelname import canonical
 from ncuflow.format import change as relative
 from ncuflow.format import slug
 from ncuflow.io import BadInput, read_json
-from ncuflow.pages.markdown.rendering import environment
-from ncuflow.pages.markdown.text import single_spaced
+from ncuflow.pages.markdown.rendering import environment, single_spaced
 from ncuflow.static.device import device
 from ncuflow.sweep.points import Planned, points
 from ncuflow.target.contract import load

@@ -15,8 +15,7 @@ from markupsafe import Markup
 from ncuflow.experiments import text
 from ncuflow.experiments.record import PointTrial, Trial
 from ncuflow.format import change as relative
-from ncuflow.pages.markdown.rendering import environment
-from ncuflow.pages.markdown.text import single_spaced
+from ncuflow.pages.markdown.rendering import environment, single_spaced
 from scripts import outcomes
 from scripts.outcomes import Example
 

@@ -127,6 +127,12 @@ FLOORS = (
             "formats of tools",
         ),
         Room(
+            "pages.context",
+            "what pages say",
+            "findings of a run → lines, a section per kernel target, opportunities",
+            "Markdown, HTML",
+        ),
+        Room(
             "static",
             "static evidence",
             "compiled kernels, occupancy → results of a GPU that was not there",
@@ -149,7 +155,7 @@ FLOORS = (
         Room(
             "pages.markdown",
             "a page",
-            "findings → Markdown and figures",
+            "findings and comparisons → Markdown and figures",
             "numbers typed by hand, verdicts",
             "`templates/`",
         ),
@@ -167,9 +173,6 @@ FLOORS = (
             "the evidence of a run, or of a comparison",
             "verdicts",
             "`templates/html/`",
-        ),
-        Room(
-            "pages.compare", "a page of a comparison", "changes → Markdown and figures", "verdicts"
         ),
         Room(
             "export",

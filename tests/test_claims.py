@@ -20,8 +20,7 @@ from ncuflow.claims.evidence import ClaimEvidence, load
 from ncuflow.claims.source_facts import SourceFacts
 from ncuflow.findings.jit import jit_analysis
 from ncuflow.io import read_json, write_json
-from ncuflow.pages.markdown import filters
-from ncuflow.pages.markdown.rendering import environment
+from ncuflow.pages.markdown.rendering import FILTERS, environment
 
 # --- verdicts ------------------------------------------------------------------------------------
 
@@ -722,7 +721,7 @@ def test_the_least_busy_prefill_is_limited_by_what_its_page_says(recorded, finis
     (row,) = [
         p["measurement"] for p in results["points"] if p["point"] == found["measured"]["point"]
     ]
-    limits = filters.FILTERS["limited_by"](row)
+    limits = FILTERS["limited_by"](row)
     assert f"What limits it: {limits}. " in found["reason"] and limits.startswith("latency-bound (")
 
 

@@ -17,9 +17,9 @@ from conftest import Pipeline, some
 from ncuflow.compare import records
 from ncuflow.compare.records import Cause, ChangeTerm, Comparison, Fact, PointChange, Thresholds
 from ncuflow.compare.verdict import compare
-from ncuflow.pages.compare import figures as compare_figures
-from ncuflow.pages.compare import page as compare_page
-from ncuflow.pages.compare.page import context, figure_name, render, series, value
+from ncuflow.pages.markdown import comparison as compare_page
+from ncuflow.pages.markdown import comparison_figures as compare_figures
+from ncuflow.pages.markdown.comparison import context, figure_name, render, series, value
 
 B8_US = sweep()[7]["measurement"]["time_cold_us"]
 

@@ -21,7 +21,7 @@ from ncuflow.compare.records import Comparison, Thresholds
 from ncuflow.compare.verdict import load
 from ncuflow.flow import evidence
 from ncuflow.io import write_json
-from ncuflow.pages.compare.page import render
+from ncuflow.pages.markdown.comparison import render
 
 ROOT = Path(__file__).parents[1]
 RECORDINGS = ROOT / "recordings"

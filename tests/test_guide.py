@@ -13,8 +13,8 @@ from results_data import entry, launched
 
 from ncuflow.findings.choices import Effect
 from ncuflow.findings.jit import summary
-from ncuflow.pages.markdown import guide, guide_commands, guide_source
-from ncuflow.pages.markdown.findings import Findings
+from ncuflow.pages.context.findings import Findings
+from ncuflow.pages.markdown import guide, guide_source
 from ncuflow.pages.markdown.pages import render
 from ncuflow.pages.markdown.rendering import environment
 from ncuflow.parsers.registry import counters
@@ -301,7 +301,7 @@ def test_the_registrys_counters_are_shown_as_the_command_that_prints_them(tmp_pa
     batch = tmp_path / "decode/b1"
     batch.mkdir(parents=True)
     (batch / "sweep.json").write_text(json.dumps({"command": command}))
-    shown = guide_commands.of_evidence(tmp_path)
+    shown = guide_source.commands(tmp_path)
     assert shown["counters"] == (
         f"""ncu --section 'a b' --metrics "$(python -m ncuflow counters {arch})" python"""
     )
@@ -313,7 +313,7 @@ def test_the_commands_are_those_of_the_first_target_on_the_pages(tmp_path):
         batch = tmp_path / target / "b1"
         batch.mkdir(parents=True)
         (batch / "sweep.json").write_text(json.dumps({"command": ["ncu", target]}))
-    assert guide_commands.of_evidence(tmp_path)["counters"] == "ncu prefill"
+    assert guide_source.commands(tmp_path)["counters"] == "ncu prefill"
 
 
 def test_the_estimate_of_a_rule_is_held_against_the_room(evidence):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from results_data import launched
 
 from ncuflow.findings.kernelname import Decoder
-from ncuflow.pages.markdown.guide_splitkv import rows
+from ncuflow.pages.markdown.guide_kernels import split_rows
 from ncuflow.target.contract import load
 
 
@@ -74,7 +74,7 @@ PARAMS = {
 
 def row(params, *kernels, target="decode"):
     points = [{"point": "decode/x", "params": params, "kernels": list(kernels), "info": {}}]
-    return rows(load(target), points, 132, Decoder())
+    return split_rows(load(target), points, 132, Decoder())
 
 
 def test_a_row_holds_the_launched_grid_against_the_rule():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conftest import Recorded
 
-from ncuflow.pages.markdown.guide_tensor import instructions, tails
+from ncuflow.pages.markdown.guide_kernels import instructions, tails
 
 
 def test_an_instruction_has_the_peak_that_counters_have(recorded: Recorded) -> None:

@@ -15,10 +15,10 @@ from results_data import PROVENANCE
 from ncuflow.compare.records import Thresholds
 from ncuflow.compare.verdict import compare
 from ncuflow.export import formats as export
-from ncuflow.pages.compare import page as compare_page
+from ncuflow.pages.context.findings import Findings
+from ncuflow.pages.markdown import comparison as compare_page
 from ncuflow.pages.markdown import machine_page, pages, rendering
-from ncuflow.pages.markdown import text as markdown
-from ncuflow.pages.markdown.findings import Findings
+from ncuflow.pages.markdown import rendering as markdown
 
 TEMPLATES = sorted([*(ROOT / "templates").rglob("*.j2"), *(ROOT / "scripts").rglob("*.j2")])
 

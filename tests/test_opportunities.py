@@ -18,8 +18,15 @@ from ncuflow.findings.opportunities import MeasuredOpportunity, found, room, sai
 from ncuflow.findings.scope import Scope
 from ncuflow.io import BadInput, read_json
 from ncuflow.model import Results
-from ncuflow.pages.markdown import report
-from ncuflow.pages.markdown.opportunities import _row, brought, fared, first, place, rows
+from ncuflow.pages.context.section import (
+    _opportunity,
+    brought,
+    fared,
+    opportunity_first,
+    opportunity_rows,
+    place,
+)
+from ncuflow.pages.markdown.pages import to_try
 from ncuflow.target.contract import Choice, Opportunity, Target, known
 from ncuflow.target.source import Symbol
 
@@ -178,9 +185,9 @@ def test_the_first_to_try_is_also_one_for_the_point_of_the_headline() -> None:
         return {"what": what, "group": group, "points": points}
 
     best, here, slow = row("b", "won", "t/x"), row("h", "untried", "t/y"), row("s", "lost", "t/y")
-    assert first([best, here, slow], "t/y") == [best, here]
-    assert first([best, here, slow], "t/x") == [best]
-    assert first([slow], "t/y") == []
+    assert opportunity_first([best, here, slow], "t/y") == [best, here]
+    assert opportunity_first([best, here, slow], "t/x") == [best]
+    assert opportunity_first([slow], "t/y") == []
 
 
 def test_a_point_that_could_bring_more_and_was_not_tried_stands_beside_the_trial() -> None:
@@ -218,10 +225,10 @@ def test_the_room_of_a_step_is_that_of_the_process_that_timed_it() -> None:
     assert one.effect and one.effect.change == pytest.approx(4 / 12 - 1)
     assert one.room == pytest.approx(0.75)
     assert one.facts["host_launch_us"] == 12.0
-    assert _row(one, "t", None)["shown"].endswith(" (times of the pair)")
+    assert _opportunity(one, "t", None)["shown"].endswith(" (times of the pair)")
     assert "on the pair's host" in brought(one)
     (apart,) = found(of(*points), target(declared(metric="step_us")))
-    assert "pair" not in _row(apart, "t", None)["shown"]
+    assert "pair" not in _opportunity(apart, "t", None)["shown"]
 
 
 def test_what_is_not_known_meets_no_condition() -> None:
@@ -280,7 +287,7 @@ def test_no_gain_of_the_shipped_evidence_is_above_its_room(finished: Any) -> Non
 def test_each_kernel_with_counters_has_a_table_of_lines(finished: Any) -> None:
     index = read_json(DEFAULT / "source_index.json.xz")
     for target, results in some(stored.folder(finished.outputs / "results").items()):
-        for row in some(rows(results, index)):
+        for row in some(opportunity_rows(results, index)):
             # of a header that the index of that day does not have, the file alone is named
             header, _, line = row["source"].rpartition(":")
             indexed = any(name.endswith(f"/flashinfer/{line}") for name in index["functions"])
@@ -383,7 +390,7 @@ def test_a_fused_norm_is_chosen_at_the_call_whichever_kernels_run(recorded: Reco
     index = read_json(DEFAULT / "source_index.json.xz")
     (fused,) = [
         row
-        for row in rows(recorded("h200/0.7.2/default", "rmsnorm"), index)
+        for row in opportunity_rows(recorded("h200/0.7.2/default", "rmsnorm"), index)
         if row["what"] == "the fused add"
     ]
     assert fused["source"].startswith("norm/__init__.py:")
@@ -420,7 +427,7 @@ def test_the_advice_is_for_the_kernel_that_ran(recorded: Recorded) -> None:
     cores = {point["point"]: point["params"]["cores"] for point in decode["points"]}
     lines = {
         (cores[f"decode/{row['at']}"], row["source"])
-        for row in rows(decode, index)
+        for row in opportunity_rows(decode, index)
         if "chunks for short" in row["what"] or row["what"] == "no split"
     }
     assert lines == {
@@ -470,7 +477,7 @@ def test_what_saves_of_the_same_work_is_tried_before_what_saves_of_a_step() -> N
     merge = {"group": "untried", "what": "graph", "saved": 0, "bound": 0.83, "same_work": False}
     kernel = merge | {"what": "kernel", "bound": 0.64, "same_work": True}
     sections = {"t": {"name": "t", "title": "T", "opportunities": [merge, kernel]}}
-    assert [row["what"] for row in report.to_try(sections)] == ["kernel", "graph"]
+    assert [row["what"] for row in to_try(sections)] == ["kernel", "graph"]
 
 
 def test_the_report_tells_what_a_caller_chooses_from_what_is_fixed(finished: Any) -> None:

@@ -19,18 +19,10 @@ from ncuflow.findings.ceilings import environment_info
 from ncuflow.findings.opportunities import found as opportunities
 from ncuflow.findings.waits import MBARRIER
 from ncuflow.io import BadInput, read_json, write_json
-from ncuflow.pages.markdown import (
-    contexts,
-    figures,
-    filters,
-    guide_choices,
-    guide_waits,
-    machine_page,
-    pages,
-    rendering,
-    series,
-)
-from ncuflow.pages.markdown.findings import Findings
+from ncuflow.pages.context import series
+from ncuflow.pages.context.findings import Findings, Struck
+from ncuflow.pages.context.section import target_section
+from ncuflow.pages.markdown import figures, guide_waits, machine_page, pages, rendering
 from ncuflow.parsers.stalls import OTHER, STALL_REASONS
 from ncuflow.target.contract import known
 
@@ -146,7 +138,7 @@ def test_no_measured_number_is_typed_into_a_template(template: Path):
         (lambda: fmt.with_unit(1, "producer warps"), "1 producer warp"),
         (lambda: fmt.with_unit(16, "chunks"), "16 chunks"),
         (lambda: fmt.with_unit(1.0, "ms"), "1 ms"),
-        (lambda: filters.FILTERS["unit"](filters.Struck(6000.0), "GB/s"), "~~6 000 GB/s~~"),
+        (lambda: rendering.FILTERS["unit"](Struck(6000.0), "GB/s"), "~~6 000 GB/s~~"),
     ],
 )
 def test_format(call, text):
@@ -308,7 +300,7 @@ def test_named_points_stand_in_a_thinned_table():
 def test_the_best_and_the_deep_points_stand_on_the_page_of_each_kernel(finished):
     for path in some((finished.outputs / "results").glob("*_results.json")):
         results = json.loads(path.read_text())
-        section = contexts.target_section(results)
+        section = target_section(results)
         named = {k["point"] for k in results["deep"]} & {p["point"] for p in results["points"]}
         assert named | {section["best"]["id"]} <= {p["id"] for p in section["shown"]}
 
@@ -316,7 +308,7 @@ def test_the_best_and_the_deep_points_stand_on_the_page_of_each_kernel(finished)
 def test_a_rate_above_the_measured_copy_is_explained_where_it_stands(finished):
     for path in some((finished.outputs / "results").glob("*_results.json")):
         results = json.loads(path.read_text())
-        best = contexts.target_section(results)["best"]["m"]
+        best = target_section(results)["best"]["m"]
         text = (finished.outputs / f"reports/{results['target']}.md").read_text()
         assert ("of the measured read" in text) == ((best["gbs_fraction_measured"] or 0) > 1)
 
@@ -348,7 +340,7 @@ def test_each_knob_has_a_line_and_a_choice_that_prices_it(finished):
     for path in some((finished.outputs / "results").glob("*_results.json")):
         results = json.loads(path.read_text())
         target = known()[results["target"]]
-        for row in guide_choices.knobs(results, guide_choices.shown_choices(results), index):
+        for row in guide_waits.knobs(results, guide_waits.shown_choices(results), index):
             assert row["price"], f"{target.name}: {row['knob'].choice} is no choice"
             assert row["place"].rpartition(":")[2].isdigit(), row["place"]
             assert row["default"] or not row["knob"].signature, f"{row['knob'].name}: no default"
@@ -445,7 +437,7 @@ def test_the_analysis_stands_kernels_beside_each_other_and_repeats_no_page(finis
 def test_l2_is_as_busy_as_its_own_counters_say(finished):
     """ncu's L2 throughput of the best decode point is 97 %, above DRAM's 96 %, by the fills from DRAM; L2's own is 67 %."""
     found = Findings(finished.outputs / "results", DEFAULT)
-    section = contexts.target_section(found.results("decode"))
+    section = target_section(found.results("decode"))
     assert section["best"]["l2_pct"] == pytest.approx(67.1, abs=0.1)
     text = (
         (finished.outputs / "reports/analysis.md").read_text().split("## At Their Best Points")[1]

@@ -15,7 +15,7 @@ from ncuflow.export.check import CheckedPoint
 from ncuflow.findings import limiter
 from ncuflow.io import dump_json
 from ncuflow.model import Measurement, Results
-from ncuflow.pages.markdown.text import cell, code
+from ncuflow.pages.markdown.rendering import cell, code
 from ncuflow.parquet import read_table
 
 MOST_BYTES = 1 << 20  # of a step summary: GitHub drops a longer one

@@ -22,10 +22,9 @@ from ncuflow.findings.join import main_kernel, total
 from ncuflow.findings.results import read, read_some
 from ncuflow.io import BadInput
 from ncuflow.model import SOFTWARE, Kernel, LineRow, Point, Results
-from ncuflow.pages.markdown import contexts
-from ncuflow.pages.markdown.filters import Struck
-from ncuflow.pages.markdown.findings import Findings
-from ncuflow.pages.markdown.series import tensor_kinds
+from ncuflow.pages.context.findings import Findings, Struck
+from ncuflow.pages.context.section import target_section
+from ncuflow.pages.context.series import tensor_kinds
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.stalls import STALL_REASONS
@@ -161,7 +160,7 @@ def side_of(side: ShownSide) -> Block:
 
 def target_of(results: Results, index: Any) -> Block:
     """What the overview says of one target, as the Markdown pages do."""
-    found = contexts.target_section(results, index)
+    found = target_section(results, index)
     best = found["best"]
     return {
         **{

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-
-from ncuflow.pages.markdown.guide import anchor
 
 # Where a link to a page that has a view of its own leads.
 VIEWS = {
@@ -18,6 +17,11 @@ VIEWS = {
     "environment": "environment",
     "INDEX": "overview",
 }
+
+
+def anchor(heading: str) -> str:
+    """The link target that Markdown renderers make of a heading."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 def pages(folder: Path, targets: Iterable[str]) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ lists it once.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -17,17 +16,9 @@ from ncuflow.findings.limiter import kind
 from ncuflow.findings.steps import LAYERS, Step, planned, steps
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
-from ncuflow.pages.markdown import (
-    guide_choices,
-    guide_commands,
-    guide_kernels,
-    guide_source,
-    guide_splitkv,
-    guide_tensor,
-)
-from ncuflow.pages.markdown.findings import Findings
-from ncuflow.pages.markdown.guide_waits import REMEDIES, hot_kernels, trees
-from ncuflow.pages.markdown.series import axis_of, best, varying
+from ncuflow.pages.context.findings import Findings
+from ncuflow.pages.context.series import axis_of, best, varying
+from ncuflow.pages.markdown import guide_kernels, guide_source, guide_waits
 from ncuflow.target.contract import Target, known, template_folders
 
 MOST_STEPS = 6
@@ -65,8 +56,10 @@ def context(findings: Findings, shown: Mapping[str, Context]) -> Context:
             "environment": guide_source.environment(index),
             "other_variables": guide_source.other_variables(index),
             "jit": guide_source.jit(jit),
-            "commands": guide_commands.of_evidence(findings.evidence),
-            "stalls": [(name, waits.meaning(name), text) for name, text in REMEDIES.items()],
+            "commands": guide_source.commands(findings.evidence),
+            "stalls": [
+                (name, waits.meaning(name), text) for name, text in guide_waits.REMEDIES.items()
+            ],
             "steps": _steps(findings),
             "layers": LAYERS,
             "performance": [row for k in kernels.values() if (row := performance(k))],
@@ -99,7 +92,7 @@ def kernel(target: Target, results: Results, shown: Context) -> Context:
         "best": best(points, axis.rate),
         "points": points,
         "opportunities": shown["opportunities"],
-        "choices": guide_choices.shown_choices(results),
+        "choices": guide_waits.shown_choices(results),
         "batches": batches(points, target),
     }
 
@@ -109,7 +102,7 @@ def chapter(results: Results, index: Any) -> Context:
     name = results["target"]
     target, names = known().get(name), Decoder((index or {}).get("templates"))
     points = [p for p in results["points"] if p["status"] == "ok"]
-    choices = guide_choices.shown_choices(results)
+    choices = guide_waits.shown_choices(results)
     own = [kernel.name for kernel in target.source.kernels] if target else []
     return {
         "about": target.about if target else "",
@@ -121,17 +114,21 @@ def chapter(results: Results, index: Any) -> Context:
         "points": points,
         "limited_by": limiters(points),
         "crossings": crossings(points, main_axis(points)),
-        "trees": trees(points, results["deep"]),
-        "hot": hot_kernels(results["deep"], index, results["provenance"].get("flashinfer")),
+        "trees": guide_waits.trees(points, results["deep"]),
+        "hot": guide_waits.hot_kernels(
+            results["deep"], index, results["provenance"].get("flashinfer")
+        ),
         "parameters": guide_kernels.parameter_tables(points, names, own),
         "launched": guide_kernels.launches(points),
         "choices": choices,
         "ran": sorted({kernel["name"] for p in points for kernel in p["kernels"]}),
         "plans": planned(points),
-        "instructions": guide_tensor.instructions(results),
-        "tails": guide_tensor.tails(points, main_axis(points)),
-        "knobs": guide_choices.knobs(results, choices, index),
-        "split": guide_splitkv.rows(target, points, results["provenance"].get("sm_count"), names)
+        "instructions": guide_kernels.instructions(results),
+        "tails": guide_kernels.tails(points, main_axis(points)),
+        "knobs": guide_waits.knobs(results, choices, index),
+        "split": guide_kernels.split_rows(
+            target, points, results["provenance"].get("sm_count"), names
+        )
         if target
         else [],
     }
@@ -149,11 +146,6 @@ def batches(points: list[Any], target: Target) -> list[Any]:
         return -params["kv_heads"], params.get("cores") or "", params["batch"]
 
     return sorted(found, key=place)
-
-
-def anchor(heading: str) -> str:
-    """The link target that Markdown renderers make of a heading."""
-    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 def prose(target: str) -> list[str]:

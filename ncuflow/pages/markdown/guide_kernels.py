@@ -1,15 +1,18 @@
-"""Launched kernels: template arguments, launch shapes and what limits their occupancy."""
+"""Launched kernels: template arguments, launch shapes, split-KV, tensor instructions and tails."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from ncuflow.findings.join import main_kernel
-from ncuflow.findings.kernelname import COMPILED_FOR, Decoder
+from ncuflow.findings import limiter
+from ncuflow.findings.join import is_merge, main_kernel, ratio, total
+from ncuflow.findings.kernelname import COMPILED_FOR, MERGE, Decoder
 from ncuflow.findings.limiter import occupancy_limit
-from ncuflow.model import Point
+from ncuflow.model import Point, Results
 from ncuflow.pages import Context
+from ncuflow.pages.context.series import spread, tensor_kinds, tensor_peak, varying
+from ncuflow.target.contract import Target
 
 MOST_LAUNCHES = 6
 LEAST_ALIKE = 5  # rows that two kernels must share for the second to refer to the first
@@ -90,3 +93,100 @@ def launches(points: list[Point]) -> list[Context]:
         }
         found.setdefault(key, row)
     return list(found.values())[:MOST_LAUNCHES]
+
+
+MOST_SPLIT = 6
+
+
+def split_rows(
+    target: Target, points: list[Point], sm_count: int | None, names: Decoder
+) -> list[Context]:
+    """One row per point of an attention sweep that a splitting scheduler planned.
+
+    launched: blocks per sequence, query tile and KV head (1: not split); rule: chunks predicted,
+    None where a CUDA graph pads the split grid; merge_us and merge_share: of the merge kernel.
+    """
+    found = [row for point in points if (row := _split(target, point, sm_count, names))]
+    return spread(found, MOST_SPLIT)
+
+
+def _split(target: Target, point: Point, sm_count: int | None, names: Decoder) -> Context | None:
+    merge = [k for k in point["kernels"] if k["name"].startswith(MERGE)]
+    main = main_kernel([k for k in point["kernels"] if not k["name"].startswith(MERGE)])
+    if main is None or sm_count is None or not main["grid_size"]:
+        return None
+    decoded = names.decode(main["demangled"] or main["name"])
+    split = target.rules.splits(target.completed(point["params"]), decoded.name, decoded.value)
+    limit = occupancy_limit(main["metrics"])
+    fits = limit.blocks if limit else None
+    if split is None or not (sm_blocks := split.sm_blocks or fits):
+        return None
+    slots = sm_blocks * sm_count
+    padded = split.padded and split.blocks < slots
+    merge_ns = sum(k["duration_ns"] or 0 for k in merge) if merge else None
+    return {
+        "point": point["point"],
+        "params": point["params"],
+        "kernel": main["name"],
+        "grid": main["grid_size"],
+        "slots": slots,
+        "launched": main["grid_size"] / split.blocks,
+        "rule": None if padded else split.chunks(slots),
+        "padded": padded,
+        "plan": point["info"],
+        "merge_us": merge_ns / 1e3 if merge_ns is not None else None,
+        "merge_share": ratio(merge_ns, total((merge_ns, main["duration_ns"]))),
+    }
+
+
+def instructions(results: Results) -> list[Context]:
+    """A row per tensor instruction, the slowest first: {name, kernels, peak, points, reached, at}.
+
+    name: of its SASS, None where no deep profile has it; peak: FLOP per clock and SM; reached: the highest rate in
+    TFLOPS that was counted of it, at that point.
+    """
+    kinds = tensor_kinds([results])
+    found: dict[str, list[Point]] = {}
+    for point in results["points"]:
+        if point["status"] == "ok" and point["point"] in kinds:
+            found.setdefault(kinds[point["point"]], []).append(point)
+    rows = [_instruction(name, points) for name, points in found.items()]
+    return sorted(rows, key=lambda row: row["peak"])
+
+
+def _instruction(name: str, points: list[Point]) -> Context:
+    best = max(points, key=lambda p: p["measurement"]["tensor_tflops_counted"] or 0)
+    peaks = [peak for p in points if (peak := tensor_peak(p["kernels"]))]
+    return {
+        "name": name if name.isupper() else None,  # else no deep profile has its opcode
+        "kernels": sorted({k["name"] for p in points for k in p["kernels"] if not is_merge(k)}),
+        "peak": max(peaks),
+        "points": len(points),
+        "reached": best["measurement"]["tensor_tflops_counted"],
+        "at": best["point"],
+    }
+
+
+def tails(points: Sequence[Point], axis: str) -> list[Context]:
+    """Launch and tail along the axis: {label, values: [(value, per cent of the time)]} of lines under a causal mask.
+
+    A line per backend, the longest; a point whose merge takes longer than its attention is left out.
+    """
+    causal = [p for p in points if p["params"].get("causal") and not _merges(p)]
+    lines = [
+        line for line in limiter.lines_along(causal, axis) if len(line) >= limiter.FEWEST_JUDGED
+    ]
+    backends = varying(causal).get("backend", ())
+    return [
+        {"label": backend, "values": [_tail(p, axis) for p in line]}
+        for backend in backends
+        if (line := next((x for x in lines if x[0]["params"]["backend"] == backend), None))
+    ]
+
+
+def _merges(point: Point) -> bool:
+    return point["measurement"]["tail_pct"] is None or any(map(is_merge, point["kernels"]))
+
+
+def _tail(point: Point, axis: str) -> tuple[Any, float]:
+    return point["params"][axis], float(point["measurement"]["tail_pct"])

@@ -1,4 +1,4 @@
-"""Waits: the stall trees and hot lines of the guide, and the kernels they are shown for."""
+"""Waits and choices of a target for the guide: stall trees, hot lines, pairs and how they fared, settings."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections import Counter
 from typing import Any
 
 from ncuflow.findings import limiter, waits
+from ncuflow.findings.choices import Effect, effects, summary
+from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import is_torchs, main_kernel
 from ncuflow.findings.kernelname import decode
 from ncuflow.findings.waits import told_apart
 from ncuflow.io import read_yaml, resource
-from ncuflow.model import Kernel, Point
+from ncuflow.model import Kernel, Point, Results
 from ncuflow.pages import Context
-from ncuflow.target.contract import known
+from ncuflow.pages.context.section import fared, place
+from ncuflow.target.contract import Choice, Knob, known
 
 MOST_TREES = 2
 REMEDIES: dict[str, str] = read_yaml(resource("templates/guide/remedies.yaml"))
@@ -127,3 +130,68 @@ def hot_kernels(deep: list[Kernel], index: Any, version: str | None) -> list[Con
                 }
             )
     return out
+
+
+METRICS = {
+    "time_cold_us": "cold time",
+    "time_hot_us": "hot time",
+    "host_launch_us": "host time of the call",
+}
+
+
+def shown_choices(results: Results) -> dict[str, Context]:
+    """Choice key -> {choice, target, summary and how it fared (None without pairs), metric, pairs}."""
+    target = known().get(results["target"])
+    return {c.key: _choice(c, results) for c in (target.prices if target else ())}
+
+
+def knobs(results: Results, shown: dict[str, Context], index: Any) -> list[Context]:
+    """[{knob, default, place, price}]: the settings of a target's API, the price by the summary of its choice."""
+    target = known().get(results["target"])
+    return [
+        {
+            "knob": knob,
+            "default": _default(knob, index),
+            "place": place(knob.symbol, results["target"], index),
+            "price": shown.get(knob.choice),
+        }
+        for knob in (target.knobs if target else ())
+    ]
+
+
+def _default(knob: Knob, index: Any) -> str | None:
+    """As the call's signature states it, or the source that reads a variable of the environment; None where neither does."""
+    known = index or {}
+    parameters = (known.get("signatures") or {}).get(knob.signature) or ()
+    stated = [p["default"] for p in parameters if p["name"] == knob.name]
+    read = [r["default"] for r in (known.get("environment") or {}).get(knob.name) or ()]
+    return next((default for default in stated + read if default is not None), None)
+
+
+def _choice(choice: Choice, results: Results) -> Context:
+    found = effects(choice, results)
+    first = [p for p in found if p.metric == choice.metrics[0]]
+    counted = summary(first)
+    return {
+        "choice": choice,
+        "target": results["target"],
+        "summary": counted,
+        "fared": counted and fared(counted),
+        "metric": METRICS.get(choice.metrics[0], BY_NAME[choice.metrics[0]].formula),
+        "pairs": _pairs(first, results["points"]),
+    }
+
+
+def _pairs(found: list[Effect], points: list[Point]) -> list[Context]:
+    """The two points of each price: {price, params (of the base), other_params, base, other (their measurements)}."""
+    by_id = {point["point"]: point for point in points}
+    return [
+        {
+            "price": p,
+            "params": by_id[p.base_point]["params"],
+            "other_params": by_id[p.other_point]["params"],
+            "base": by_id[p.base_point]["measurement"],
+            "other": by_id[p.other_point]["measurement"],
+        }
+        for p in found
+    ]

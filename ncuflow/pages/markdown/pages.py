@@ -7,24 +7,188 @@ ncuflow pages target --target NAME --results DIR --evidence ROOT --out-dir DIR
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
+from ncuflow.evidence.points import NOT_CAPTURED
+from ncuflow.evidence.provenance import together
+from ncuflow.findings.limiter import BOUND, CEILING, LATENCY, PARTLY, WAITING
+from ncuflow.findings.opportunities import GROUPS, LOST, UNTRIED, WON
+from ncuflow.findings.steps import planned
 from ncuflow.io import write_text
-from ncuflow.pages.markdown import contexts
-from ncuflow.pages.markdown import text as markdown
-from ncuflow.pages.markdown.findings import Findings
-from ncuflow.pages.markdown.rendering import environment
+from ncuflow.model import Point, Results
+from ncuflow.pages import Context
+from ncuflow.pages.context.findings import Findings
+from ncuflow.pages.context.section import target_section, title
+from ncuflow.pages.markdown import guide, guide_waits
+from ncuflow.pages.markdown.rendering import environment, single_spaced, text
+
+CAPTURED = {
+    "timing": "times",
+    "trace": "traces (nsys)",
+    "sweep": "counters (ncu)",
+    "deep": "source lines (ncu)",
+}
+
+
+def page_context(page: str, findings: Findings, target: str | None) -> Context:
+    """The template context of a page. A target's page reads that target's results and no other."""
+    if page == "target":
+        if target is None:
+            raise ValueError("page target: needs --target")
+        results, index = findings.target(target), findings.source_index
+        section = target_section(results, index) | guide.chapter(results, index)
+        return {"provenance": section["provenance"], "t": section}
+    if page == "jit":
+        jit = findings.required("jit_analysis")
+        return {"provenance": jit["provenance"], "jit": jit}
+    machine = findings.required("environment_info")
+    context: Context = {
+        "provenance": machine["provenance"],
+        "jit": findings.optional("jit_analysis"),
+        "targets": _sections(findings),
+    }
+    measured = together(results["provenance"] for results in findings.targets.values())
+    context["provenance"] = measured or machine["provenance"]
+    context["stopped"] = [(title(name), reason) for name, reason in findings.stopped.items()]
+    context["not_captured"] = _not_captured(findings.targets)
+    records = findings.optional("claims")
+    if records is not None:
+        records = findings.optional("claims_summary") | {"claims": records}
+    context["claims"] = records
+    if page == "final-report":
+        context["report"] = report_context(findings.targets, context["targets"])
+    if page == "kernel-dev-guide":
+        context |= guide.context(findings, context["targets"])
+    return context
+
+
+def _not_captured(targets: Mapping[str, Results]) -> list[tuple[str, list[str], str]]:
+    """(what is missing, of which kernels, why) of captures that failed for good."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for name, results in targets.items():
+        for point in results["points"]:
+            for said in [*point["problems"], f"timing: {point['reason']}"]:
+                what, _, why = said.partition(f": {NOT_CAPTURED}: ")
+                if why:
+                    found.setdefault((CAPTURED.get(what, what), why), {})[title(name)] = None
+    return [(what, list(titles), why) for (what, why), titles in found.items()]
+
+
+@cache  # the pages over all targets say the same of each
+def _sections(findings: Findings) -> dict[str, Context]:
+    return {
+        name: target_section(found, findings.source_index)
+        for name, found in findings.targets.items()
+    }
+
+
+# Rows of all kernels; each kernel's page has all of its own.
+MOST_TO_TRY = 12
+MOST_CHOICES = 20
+
+
+def report_context(results: Mapping[str, Results], sections: Mapping[str, Context]) -> Context:
+    """choices: those that change most, of which not all pairs are within noise; further: how many
+    such are not among them; alike: how many others; first: rows to try; says: facts of the conclusion."""
+    shown = [
+        choice
+        for found in results.values()
+        for choice in guide_waits.shown_choices(found).values()
+        if choice["summary"]
+    ]
+    changing = [c for c in shown if c["summary"]["within"] < c["summary"]["pairs"]]
+    strongest = sorted(map(_strength, changing), reverse=True)[:MOST_CHOICES]
+    rows = to_try(sections)
+    return {
+        "choices": [choice for choice in changing if _strength(choice) in strongest],
+        "further": max(0, len(changing) - MOST_CHOICES),
+        "alike": len(shown) - len(changing),
+        "first": [row for row in rows if row["group"] != LOST][:MOST_TO_TRY],
+        "says": conclusion(results, sections, rows),
+    }
+
+
+def to_try(sections: Mapping[str, Context]) -> list[Context]:
+    """The opportunities of all kernels as their pages have them, by what they saved, then by what they can of the same work."""
+    rows = [
+        row | {"target": section["name"], "title": section["title"]}
+        for section in sections.values()
+        for row in section["opportunities"]
+    ]
+    return sorted(
+        rows,
+        key=lambda row: (
+            GROUPS.index(row["group"]),
+            -row["saved"],
+            not row["same_work"],
+            -row["bound"],
+        ),
+    )
+
+
+def conclusion(
+    results: Mapping[str, Results], sections: Mapping[str, Context], rows: Iterable[Context]
+) -> Context:
+    """What this evidence says as a whole.
+
+    verdicts: points by verdict; nearest, furthest: the best points nearest to and furthest from the highest rate measured
+    here, None below two; won, lost, untried: rows to try; plans: quotients of plan() and the kernel's time by point.
+    """
+    points = [p for found in results.values() for p in found["points"] if p["status"] == "ok"]
+    verdicts = Counter(p["measurement"].get("verdict") for p in points)
+    rated = sorted(
+        (share, section["title"])
+        for section in sections.values()
+        if section["best"] and (share := _share(section)) is not None
+    )
+    by_group: dict[str, list[Context]] = {group: [] for group in GROUPS}
+    for row in rows:
+        by_group[row["group"]].append(row)
+    return {
+        "points": len(points),
+        "bound": verdicts[BOUND],
+        "partly": verdicts[PARTLY],
+        "waiting": verdicts[WAITING],
+        "ceiling": CEILING,
+        "latency": LATENCY,
+        "nearest": rated[-1] if len(rated) > 1 else None,
+        "furthest": rated[0] if len(rated) > 1 else None,
+        "won": by_group[WON],
+        "lost": by_group[LOST],
+        "untried": by_group[UNTRIED],
+        "plans": _plans(points),
+    }
+
+
+def _strength(choice: Context) -> float:
+    return float(max(abs(choice["summary"]["least"]), abs(choice["summary"]["most"])))
+
+
+def _share(section: Context) -> float | None:
+    """Of the highest rate measured here, of FLOP or of bytes: that of which the best point has the larger part."""
+    row = section["best"]["m"]
+    shares = [row[f"{rate}_fraction_measured"] for rate in ("tflops", "gbs")]
+    return max((share for share in shares if share is not None), default=None)
+
+
+def _plans(points: list[Point]) -> Context | None:
+    """Of the points with a plan(): how many, and at how many it takes the host longer than the kernels the GPU."""
+    timed = [p for p in points if planned([p])]
+    longer = [p for p in timed if planned([p])[0].most > 1]
+    return {"points": len(timed), "longer": len(longer)} if timed else None
 
 
 def render(page: str, findings: Findings, target: str | None = None) -> str:
     """The text of a page. ``page`` names a template; ``target`` is set for a target's own page."""
-    context = contexts.page_context(page, findings, target)
-    text = markdown.single_spaced(environment().get_template(f"{page}.md.j2").render(context))
+    context = page_context(page, findings, target)
+    page_text = single_spaced(environment().get_template(f"{page}.md.j2").render(context))
     if findings.struck:
-        text += "\n## Struck through\n\n" + "".join(
-            f"- {markdown.text(reason)}\n" for reason in findings.struck
-        )
-    return text
+        lines = "".join(f"- {text(reason)}\n" for reason in findings.struck)
+        page_text += f"\n## Struck through\n\n{lines}"
+    return page_text
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -58,5 +222,5 @@ def run(args: argparse.Namespace) -> None:
         names = [args.target] if args.target else args.targets or findings.targets
         drawn = [findings.results(name) for name in names if name != "jit"]
         figures.draw_all(drawn, args.figures, overview=args.target is None)
-    for page, text in texts.items():
-        write_text(args.out_dir / f"{args.target or page}.md", text)
+    for page, content in texts.items():
+        write_text(args.out_dir / f"{args.target or page}.md", content)

@@ -11,8 +11,11 @@ from ncuflow.findings import sanity, stored
 from ncuflow.findings.sanity import ImpossibleNumber
 from ncuflow.io import BadInput
 from ncuflow.model import Results
-from ncuflow.pages.markdown.filters import Struck
 from ncuflow.target.contract import ordered
+
+
+class Struck(float):
+    """A number that cannot be true: computed with like any other, printed struck through."""
 
 
 class Impossible(BadInput):

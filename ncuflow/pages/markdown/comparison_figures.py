@@ -19,7 +19,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogFormatter, NullLoc
 from ncuflow.compare import records
 from ncuflow.compare.records import Comparison, Named, PointChange
 from ncuflow.io import write_text
-from ncuflow.pages.compare.page import (
+from ncuflow.pages.markdown.comparison import (
     MOST_CHANGED,
     by_change,
     figure_name,

@@ -1,21 +1,139 @@
-"""Opportunities as pages show them: a row each, ranked, with FlashInfer's line and what a trial brought."""
+"""A section: what pages say of one kernel target, and its opportunities, ranked, with what a trial brought."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from ncuflow import format as fmt
+from ncuflow.findings import ceilings, limiter
 from ncuflow.findings.choices import STEPS, Effect, summary
-from ncuflow.findings.opportunities import LOST, MeasuredOpportunity, found, said
+from ncuflow.findings.join import main_kernel
+from ncuflow.findings.opportunities import LOST, MeasuredOpportunity, found, said, scopes, undecided
 from ncuflow.findings.scope import Scope
 from ncuflow.format import change
-from ncuflow.model import Results
+from ncuflow.model import Point, Results
 from ncuflow.pages import Context
+from ncuflow.pages.context.series import PAST_DRAM, axis_of, best, spread, usual
+from ncuflow.target.contract import known
 from ncuflow.target.source import Symbol
 
+MOST_ROWS = 8  # of a table on a page; the CSV beside it has them all
 
-def rows(results: Results, index: Any, every: Mapping[str, Scope] | None = None) -> list[Context]:
+
+def title(name: str) -> str:
+    """The title of a target; its name where the evidence is of one that is not here."""
+    target = known().get(name)
+    return target.title if target else name.replace("_", " ").capitalize()
+
+
+def target_section(results: Results, index: Any = None) -> Context:
+    """What pages say of one target; index: of the FlashInfer that was measured."""
+    points, target = results["points"], known().get(results["target"])
+    good = [p for p in points if p["status"] == "ok"]
+    axis = axis_of(good)
+    top = best(good, axis.rate)
+    named = {kernel["point"] for kernel in results["deep"]} | {top["point"] if top else None}
+    shown = [_shown(p) for p in spread(good, MOST_ROWS, named)]
+    floors = [
+        p["measurement"]["time_floor_us"] for p in good if p["measurement"].get("time_floor_us")
+    ]
+    every = scopes(results)
+    advice = opportunity_rows(results, index, every)
+    return {
+        "name": results["target"],
+        "title": title(results["target"]),
+        "calls": [
+            symbol.rpartition(".")[2]
+            for step, symbol in (target.source.api.items() if target else ())
+            if step.startswith("python")
+        ],
+        "provenance": results["provenance"],
+        "ceilings": results["ceilings"],
+        "axis": axis,
+        "base": ", ".join(f"{name} {value}" for name, value in usual(good, axis)),
+        "total": len(points),
+        "good": len(good),
+        "warnings": results.get("warnings") or [],
+        "not_good": [p for p in points if p["status"] != "ok"],
+        "incomplete": _by_problem(good),
+        "shown": shown,
+        "best": top and _shown(top),
+        "passed": top and ceilings.passed(results["ceilings"], top["measurement"], axis.rate),
+        "floor": median(floors) if floors else None,
+        "limiters": _limiters(good),
+        "span": _span(good),
+        "launches": sum(
+            m["time_cold_us"] < 2 * m["time_floor_us"]
+            for m in (p["measurement"] for p in good)
+            if m["time_cold_us"] and m.get("time_floor_us")
+        ),
+        "past_dram": sum(
+            (p["measurement"].get("bytes_beyond_dram_pct") or 0) >= PAST_DRAM for p in good
+        ),
+        "opportunities": advice,
+        "first": opportunity_first(advice, top and top["point"]),
+        "looked": bool(target and target.opportunities),
+        "undecided": undecided(results, every=every),
+        "has_counters": any(p["measurement"]["time_ncu_us"] for p in good),
+        "has_trace": any(p["measurement"]["time_insitu_us"] for p in good),
+    }
+
+
+def _shown(point: Point) -> Context:
+    m = point["measurement"]
+    return {
+        "label": point["point"].split("/", 1)[1],
+        "id": point["point"],
+        "m": m,
+        "nature": limiter.nature(m),
+        "params": point["params"],
+        "l2_pct": _own_l2(point),
+    }
+
+
+def _own_l2(point: Point) -> float | None:
+    """How busy L2 is by its own counters: ncu's L2 throughput has the fills from DRAM in it, and follows DRAM."""
+    main = main_kernel(point["kernels"])
+    units = limiter.judge(main.get("breakdown") or (), main["metrics"]).units if main else ()
+    return next((unit.pct for unit in units if unit.name == "l2"), None)
+
+
+def _by_problem(points: list[Point]) -> list[tuple[str, list[str]]]:
+    """(what is missing, the points that lack it), in the order of the points."""
+    found: dict[str, list[str]] = {}
+    for point in points:
+        if problems := point["measurement"]["problems"]:
+            found.setdefault(problems, []).append(point["point"])
+    return list(found.items())
+
+
+def _limiters(points: list[Point]) -> list[Context]:
+    """How many points have each verdict, the most frequent first, with the range of sizes; those without counters aside."""
+    groups: dict[str, list[Context]] = {}
+    for point in points:
+        if said := limiter.kind(point["measurement"]):
+            groups.setdefault(said, []).append(_shown(point))
+    return [
+        {"limiter": name, "count": len(members), "fastest": min(members, key=_time), "slowest": max(members, key=_time)}
+        for name, members in sorted(groups.items(), key=lambda g: -len(g[1]))
+    ]  # fmt: skip
+
+
+def _span(points: list[Point]) -> tuple[float, float] | None:
+    """The shortest and the longest cold time, in µs."""
+    times = [m["time_cold_us"] for p in points if (m := p["measurement"])["time_cold_us"]]
+    return (min(times), max(times)) if times else None
+
+
+def _time(shown: Context) -> float:
+    return float(shown["m"]["time_cold_us"] or 0)
+
+
+def opportunity_rows(
+    results: Results, index: Any, every: Mapping[str, Scope] | None = None
+) -> list[Context]:
     """[{group, what, where, at, points, more, shown, source, change, most, brought, reason, saved, bound, changed, pairs,
     spread, same_work}], in the order of the findings.
 
@@ -23,17 +141,17 @@ def rows(results: Results, index: Any, every: Mapping[str, Scope] | None = None)
     and the bound, of 1; same_work: whether the bound is of the time of this work, not of a step or of less work; group is
     one of ``GROUPS``.
     """
-    return [_row(one, results["target"], index) for one in found(results, every=every)]
+    return [_opportunity(one, results["target"], index) for one in found(results, every=every)]
 
 
-def first(rows: Sequence[Context], headline: str | None) -> list[Context]:
+def opportunity_first(rows: Sequence[Context], headline: str | None) -> list[Context]:
     """What to try first at the point of the headline, and before it what saves most elsewhere, where that is something else."""
     hopeful = [row for row in rows if row["group"] != LOST]
     there = [row for row in hopeful if headline in row["points"]]
     return list({row["what"]: row for row in (*hopeful[:1], *there[:1])}.values())
 
 
-def _row(one: MeasuredOpportunity, target: str, index: Any) -> Context:
+def _opportunity(one: MeasuredOpportunity, target: str, index: Any) -> Context:
     declared = one.opportunity
     return {
         "group": one.group,

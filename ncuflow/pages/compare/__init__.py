@@ -1,1 +1,0 @@
-"""Comparisons become Markdown and figures."""
