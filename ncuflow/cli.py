@@ -255,7 +255,7 @@ def ended(command: Callable[[], int]) -> int:
     except CommandError as error:
         status = tell(str(error), error.code)
     except BrokenPipeError:
-        status = 128 + signal.SIGPIPE
+        status = 128 + 13  # SIGPIPE, by its number: Windows has no such signal
     except OSError as error:
         status = tell(refused(error), 2)
     except KeyboardInterrupt:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import fcntl
 import glob
 import hashlib
 import json
@@ -24,6 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
+
+from ncuflow import locks
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -209,7 +210,9 @@ def scratch() -> Iterator[Path]:
 
 @cache
 def _clear_left() -> None:
-    """Remove what killed processes left of temporary folders, once per process."""
+    """Remove what killed processes left of temporary folders, once per process. Without locks nobody can tell which those are."""
+    if not locks.HERE:
+        return
     for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
         with contextlib.suppress(OSError):
             state = folder.lstat()
@@ -222,9 +225,13 @@ def _clear_left() -> None:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold the lock of a folder or file; BlockingIOError where another process has it."""
+    if not locks.HERE:
+        yield
+        return
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not locks.locked(handle, wait=False):
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
         yield
     finally:
         os.close(handle)
@@ -275,28 +282,31 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise BadInput(target, "a device or a pipe, not a file to write")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp") if locks.HERE else ():
         with contextlib.suppress(OSError), _locked(left):
             left.unlink()
-    handle = _made_locked(temporary)
     try:
-        yield temporary
-        temporary.replace(target)
+        with _made_locked(temporary) if locks.HERE else contextlib.nullcontext():
+            yield temporary
+            temporary.replace(target)
     finally:
-        os.close(handle)
         temporary.unlink(missing_ok=True)
 
 
-def _made_locked(temporary: Path) -> int:
-    """The descriptor of a file that is there and locked. Before it is locked another writer may take it for one that was
-    left, and remove it: then it is made once more."""
+@contextlib.contextmanager
+def _made_locked(temporary: Path) -> Iterator[None]:
+    """A file that is there and locked for the length of the block. Before it is locked another writer may take it for one
+    that was left, and remove it: then it is made once more."""
     while True:
         handle = os.open(temporary, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        with contextlib.suppress(OSError):  # not every file system has locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        if temporary.exists():
-            return handle
-        os.close(handle)
+        try:
+            with contextlib.suppress(OSError):  # not every file system has locks
+                locks.locked(handle)
+            if temporary.exists():
+                yield
+                return
+        finally:
+            os.close(handle)
 
 
 def not_over(out: str | os.PathLike[str] | None, *read: str | os.PathLike[str] | None) -> None:

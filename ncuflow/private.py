@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import platform
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -78,7 +79,7 @@ def patterns(environ: Mapping[str, str] | None = None) -> dict[str, re.Pattern[b
     }
     # Each pattern starts with what is rare, since to look behind at every byte of a report takes seconds.
     found["a URL with a password"] = re.compile(b"://" + LOGIN.encode())
-    for what, name in (("the host name", os.uname().nodename), ("the user name", _user())):
+    for what, name in (("the host name", platform.node()), ("the user name", _user())):
         if len(name) >= SHORTEST_NAME and name.lower() not in COMMON_NAMES:
             word = re.escape(name.encode())
             found[what] = re.compile(rb"%b(?<![\w.-]%b)(?![\w-])" % (word, word))
@@ -172,5 +173,5 @@ def told(text: str) -> str:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):
+    except (ImportError, KeyError, OSError):
         return Path.home().name

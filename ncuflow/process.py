@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ncuflow.io import CommandError
 from ncuflow.private import SENSITIVE
@@ -121,6 +122,10 @@ def run_child(
 
 def end_group(child: subprocess.Popen[str], group: bool = True) -> None:
     """Interrupt, terminate, kill the child (and its group); a profiler may yet save its report."""
+    if not hasattr(os, "killpg"):  # Windows, where nothing is captured
+        child.kill()
+        child.wait()
+        return
     for sign, patience in (
         (signal.SIGINT, GRACE_S),
         (signal.SIGTERM, GRACE_S / 2),
@@ -201,10 +206,21 @@ def _signal(child: subprocess.Popen[str], sign: signal.Signals, group: bool) -> 
         pass
 
 
-# Found beforehand: another thread may be loading torch, and holds what a look-up in the child would wait for.
-_prctl = ctypes.CDLL(None).prctl
+def _found_prctl() -> Any:
+    """Linux's; other systems have none. Found beforehand: another thread may be loading torch, and holds what a look-up in
+    the child would wait for."""
+    try:
+        return ctypes.CDLL(None).prctl
+    except (AttributeError, OSError, TypeError):
+        return None
 
 
-def die_with_parent() -> None:
-    """In a child before its program: if the parent is killed its GPU lock goes, and the child must not use the GPU."""
+_prctl = _found_prctl()
+
+
+def _die_with_parent() -> None:
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+# In a child before its program: if the parent is killed its GPU lock goes, and the child must not use the GPU.
+die_with_parent = _die_with_parent if _prctl else None

@@ -65,8 +65,11 @@ def in_children(
     """(task, work(task)) in the order of the tasks, each done in a forked child of its own.
 
     The next task is taken from `tasks` while the children work. What `work` raises is raised here;
-    ChildDied where a child ended without a word.
+    ChildDied where a child ended without a word. Where processes do not fork (Windows), this one does all.
     """
+    if "fork" not in multiprocessing.get_all_start_methods():
+        yield from ((task, work(task)) for task in tasks)
+        return
     running: deque[tuple[Task, Any, Connection]] = deque()
     try:
         for task in tasks:

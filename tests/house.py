@@ -27,9 +27,9 @@ class Room(NamedTuple):
 FLOORS = (
     (
         Room(
-            "io process private origin record model format parquet expression answer toolkit",
+            "io locks process private origin record model format parquet expression answer toolkit",
             "a file, a child process, a record",
-            "atomic writes, one-line errors, a minimal environment, installed versions, CUDA tools, expressions, records",
+            "atomic writes, locks, one-line errors, a minimal environment, installed versions, CUDA tools, expressions, records",
             "the rooms",
         ),
     ),

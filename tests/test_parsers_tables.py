@@ -22,7 +22,7 @@ from conftest import some
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncuflow import io, parquet
+from ncuflow import io, locks, parquet
 from ncuflow.io import BadInput
 from ncuflow.model import TABLES
 from ncuflow.parquet import write_table
@@ -302,7 +302,7 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path):
 
 
 def test_a_file_that_another_writer_took_for_a_left_one_is_made_once_more(tmp_path, monkeypatch):
-    flock, taken = io.fcntl.flock, []
+    flock, taken = locks.fcntl.flock, []
 
     def late(handle, how):
         if not taken:
@@ -310,7 +310,7 @@ def test_a_file_that_another_writer_took_for_a_left_one_is_made_once_more(tmp_pa
             taken[0].unlink()
         flock(handle, how)
 
-    monkeypatch.setattr(io.fcntl, "flock", late)
+    monkeypatch.setattr(locks.fcntl, "flock", late)
     with io.replacing(tmp_path / "x.json") as temporary:
         assert taken == [temporary] and temporary.exists()
 

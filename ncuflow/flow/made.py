@@ -7,7 +7,6 @@ of an outputs folder from elsewhere names; captures are not, as they cost hours.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from ncuflow.io import BadInput, digest, read_as, write_json
+from ncuflow.locks import SHARED, locked
 
 NOTE = "made.json"
 CAPTURES = "captures"
@@ -67,21 +67,18 @@ def alone() -> bool:
         return True
     lock.parent.mkdir(exist_ok=True)
     _HELD[lock] = held = lock.open("a+")
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        held.seek(0)
-        what = f"process {held.read() or '?'} is at work in this folder: wait for it, and do not unlock"
-        print(f"error: {what}", file=sys.stderr)
-        free = False
-    else:
-        free = True
+    free = locked(held.fileno(), wait=False)
+    if free:
         held.truncate(0)
         held.write(str(os.getpid()))
         held.flush()
         for left in (lock.parent / "locks").glob("*"):
             left.unlink()
-    fcntl.flock(held, fcntl.LOCK_SH)  # of all that are at work here
+    else:
+        held.seek(0)
+        what = f"process {held.read() or '?'} is at work in this folder: wait for it, and do not unlock"
+        print(f"error: {what}", file=sys.stderr)
+    locked(held.fileno(), SHARED)  # of all that are at work here
     return free
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import fcntl
 import os
 import shutil
 import stat
@@ -35,6 +34,7 @@ from pathlib import Path
 from ncuflow.gpu import use
 from ncuflow.gpu.nvml import VisibleGpu, visible
 from ncuflow.io import UsageError
+from ncuflow.locks import FREE, OWN, SHARED, locked
 from ncuflow.process import CaptureError, minimal_environment, run_child
 
 HELD = "NCUFLOW_GPU_LOCK"  # set for children: a capture under the lock does not wait for itself
@@ -46,7 +46,6 @@ QUEUES = "waiting for "  # with what a program begins that says what it waits fo
 POLL_S = 0.25
 SEATS = 12  # programs per GPU: one measures, the next ones start
 ALONE, TIMED, PROFILED = "alone", "timed", "profiled"
-SHARED, OWN = fcntl.LOCK_SH, fcntl.LOCK_EX
 
 
 @dataclass(frozen=True)
@@ -148,14 +147,14 @@ class Turn:
         use.note(use.WAITS, self.gpu, self.job)
         print(WAITS, file=sys.stderr, flush=True)
         ready()
-        fcntl.flock(self.lock, OWN)
+        locked(self.lock)
         print(BEGINS, file=sys.stderr, flush=True)
         use.note(use.BEGINS, self.gpu, self.job)
 
     def pause(self, until: Callable[[], None]) -> None:
         """Leave the GPU, on which this program has nothing running, to others until what they make is ready."""
         use.note(use.ENDS, self.gpu, self.job)
-        fcntl.flock(self.lock, fcntl.LOCK_UN)
+        locked(self.lock, FREE)
         self.begin(until)
 
 
@@ -172,7 +171,7 @@ def hold(
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     quiet = _opened(os.environ[QUIET]) if QUIET in os.environ else None
     if quiet is not None:
-        fcntl.flock(quiet, SHARED)
+        locked(quiet, SHARED)
     use.note(use.LOADS, gpu, job)
     load()
     turn = Turn(gpu, job, _opened(os.environ[WAIT]))
@@ -180,7 +179,7 @@ def hold(
     def prepared() -> None:
         ready()
         if quiet is not None:
-            fcntl.flock(quiet, OWN)
+            locked(quiet)
 
     turn.begin(prepared)
     atexit.register(use.note, use.ENDS, gpu, job)
@@ -227,7 +226,7 @@ def _queued(state: str, uuids: set[str]) -> Iterator[Callable[[], bool]]:
     draft = queue / f".{ticket.name}"
     draft.write_text(" ".join(uuids), encoding="ascii")
     handle = _opened(draft)
-    fcntl.flock(handle, OWN)
+    locked(handle)
     draft.rename(ticket)
     try:
         yield lambda: not any(_is_before(other, ticket, uuids) for other in queue.glob("[!.]*"))
@@ -291,19 +290,17 @@ def _first_free(
         yield found
     finally:
         # Closing would leave it to whoever inherited the file, a profiler's daemon for one.
-        fcntl.flock(found[1], fcntl.LOCK_UN)
+        locked(found[1], FREE)
         os.close(found[1])
 
 
 def _locked(place: LockFile) -> tuple[LockFile, int] | None:
     """The place with the handle of its file; None where somebody else has it."""
     handle = _opened(place.path)
-    try:
-        fcntl.flock(handle, place.how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    return place, handle
+    if locked(handle, place.how, wait=False):
+        return place, handle
+    os.close(handle)
+    return None
 
 
 def _opened(path: str | Path) -> int:

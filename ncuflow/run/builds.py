@@ -12,7 +12,6 @@ exit  0 all built    1 nothing could be    2 bad input    3 some do not compile,
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import re
 import shutil
@@ -26,6 +25,7 @@ from itertools import count
 from pathlib import Path, PurePath
 from typing import Any
 
+from ncuflow import locks
 from ncuflow.gpu import nvml
 from ncuflow.gpu.turns import lock_folder, own_folder
 from ncuflow.io import BadInput, CommandError, UsageError, read_json, write_json, write_text
@@ -266,13 +266,12 @@ def locked(path: Path, held: ExitStack, folder: bool = False, wait: bool = False
     """Whether nobody has the lock of a file or folder, which `held` has then. Those of modules are FlashInfer's own."""
     (path if folder else path.parent).mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
+    free = locks.locked(handle, wait=wait)
+    if free:
+        held.callback(os.close, handle)
+    else:
         os.close(handle)
-        return False
-    held.callback(os.close, handle)
-    return True
+    return free
 
 
 def _turn(spec: Any) -> tuple[bool, bool, bool, int]:
@@ -306,7 +305,7 @@ def _compiling(held: ExitStack) -> int:
     """The handle of that lock, which `held` has as well."""
     handle = os.open(compiles(), os.O_RDWR | os.O_CREAT, 0o600)
     held.callback(os.close, handle)
-    fcntl.flock(handle, fcntl.LOCK_SH)
+    locks.locked(handle, locks.SHARED)
     return handle
 
 
