@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from results_data import entry, kernel, results
 
 from ncuflow.claims import files
-from ncuflow.claims.model import (
+from ncuflow.claims.files import (
     Applies,
     Citation,
     Claim,

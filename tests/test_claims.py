@@ -16,8 +16,7 @@ from conftest import DEFAULT, some
 from results_data import entry, kernel, results
 
 from ncuflow.claims import audit, files
-from ncuflow.claims.evidence import ClaimEvidence, load
-from ncuflow.claims.source_facts import SourceFacts
+from ncuflow.claims.evidence import ClaimEvidence, SourceFacts, load
 from ncuflow.findings.jit import jit_analysis
 from ncuflow.io import read_json, write_json
 from ncuflow.pages.markdown.rendering import FILTERS, environment

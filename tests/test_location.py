@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ncuflow.evidence import location
-from ncuflow.flow import evidence, sides
+from ncuflow.flow import evidence
 
 
 def recorded(folder: Path, flashinfer: str | None, memory: object) -> None:
@@ -126,13 +126,13 @@ def test_a_damaged_environment_is_one_line(tmp_path: Path, monkeypatch: pytest.M
 def test_a_comparison_has_the_names_of_its_sides_without_what_they_share(
     names: list[str], name: str
 ) -> None:
-    assert sides.together(names) == name
+    assert evidence.together(names) == name
 
 
 def test_a_pattern_is_the_sides_that_match_it_by_version_and_none_twice() -> None:
     running = evidence.recorded(Path("recordings/h200/0.6.12/gdn"))
-    found = sides.of("recordings/h200/0.6.14/gdn", "recordings/h200/*/gdn", running)
+    found = evidence.sides("recordings/h200/0.6.14/gdn", "recordings/h200/*/gdn", running)
     assert list(found) == ["h200-0.6.14-gdn", "h200-0.6.12-gdn", "h200-0.7.2-gdn"]
     assert [side.folder for side in found.values()] == [f"recorded-{name}" for name in found]
     with pytest.raises(ValueError, match="no recording matches"):
-        sides.of("recordings/h200/0.6.14/gdn", "recordings/h200/*/nothing", running)
+        evidence.sides("recordings/h200/0.6.14/gdn", "recordings/h200/*/nothing", running)

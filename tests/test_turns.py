@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from fake_gpus import no_driver, put
 
-from ncuflow.evidence.staging import staging
+from ncuflow.evidence.points import staging
 from ncuflow.gpu import turns
 from ncuflow.gpu.nvml import VisibleGpu
 from ncuflow.gpu.turns import BEGINS, QUIET, WAIT, WAITS

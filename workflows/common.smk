@@ -20,7 +20,6 @@ from ncuflow.run import loss
 from ncuflow.flow import caches, closure, display, jobs, made
 from ncuflow.flow import evidence as _evidence
 from ncuflow.flow import settings as _settings
-from ncuflow.flow import sides as _sides
 from ncuflow.cli import refused as _refused
 from ncuflow.cli import tell
 from ncuflow.gpu import use
@@ -48,11 +47,11 @@ try:
         SETTINGS.model_copy(update={"machine": None}) if STATIC_MACHINE else SETTINGS
     )
     RUNNING = _evidence.resolve(MEASURED)
-    SIDES = _sides.of(SETTINGS.base, SETTINGS.head, RUNNING)
+    SIDES = _evidence.sides(SETTINGS.base, SETTINGS.head, RUNNING)
     HERE = _evidence.here(SETTINGS) if RUNNING.recording else RUNNING
     # Folder below `outputs` -> the evidence that its files are made from: this run's, the sides of a comparison,
     # and what the preflight finds on this machine.
-    EVIDENCE = _sides.by_folder(RUNNING, [*SIDES.values(), HERE])
+    EVIDENCE = _evidence.by_folder(RUNNING, [*SIDES.values(), HERE])
 except ValueError as error:
     refuse(error)
 except OSError as error:

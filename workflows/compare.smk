@@ -3,10 +3,10 @@
 # head may list several, separated by commas, or by a pattern: each is then compared with the one before it.
 # A side is a recording's folder, or `live`: what this machine's GPU gives now.
 COMPARE = f"{SETTINGS.outputs}/compare"
-SERIES_NAME = _sides.together(SIDES) if SIDES else ""
+SERIES_NAME = _evidence.together(SIDES) if SIDES else ""
 SERIES = f"{COMPARE}/{SERIES_NAME}"
 PAIRS = {
-    _sides.together((base, head)): (base, head)
+    _evidence.together((base, head)): (base, head)
     for base, head in zip(list(SIDES), list(SIDES)[1:])
 }
 

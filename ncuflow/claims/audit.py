@@ -10,19 +10,22 @@ from typing import Any, ClassVar, Literal
 from pydantic import ConfigDict
 
 from ncuflow import answer, expression
-from ncuflow.claims.decision import Decided, allowed, amount, decide_over
-from ncuflow.claims.evidence import ClaimEvidence, Unanswered, select
-from ncuflow.claims.model import Claim
-from ncuflow.claims.record import (
+from ncuflow.claims.decision import (
     CONFIRMED,
     DIFFERS,
     NOT_TESTABLE,
     REFUTED,
     VERDICTS,
     ClaimCited,
+    Decided,
     Record,
+    allowed,
+    amount,
+    decide_over,
     same_gpu,
 )
+from ncuflow.claims.evidence import ClaimEvidence, Unanswered, select
+from ncuflow.claims.files import Claim
 from ncuflow.expression import ExpressionError, evaluate, names, placeholders
 from ncuflow.findings.join import architecture
 from ncuflow.findings.scope import Scope

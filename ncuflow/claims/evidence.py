@@ -2,20 +2,222 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from pathlib import Path
+from math import log1p, sqrt
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from ncuflow.claims.model import Claim, Decision, Selection
-from ncuflow.claims.paired import PairTimes, pair_times, paired
-from ncuflow.claims.source_facts import SourceFacts
+from ncuflow.claims.files import Claim, Decision, Selection
 from ncuflow.expression import Functions, conditions, evaluate
 from ncuflow.findings import stored
-from ncuflow.findings.scope import Scope, ValueOrigin, machine_scope, point_scope, possible_names
+from ncuflow.findings.scope import (
+    Scope,
+    Value,
+    ValueOrigin,
+    Values,
+    machine_scope,
+    point_scope,
+    possible_names,
+)
 from ncuflow.model import Ceilings, Provenance, Results
+
+HEADERS = "data/include/flashinfer/"
+QUESTIONS = (
+    "header_defines",
+    "api_file",
+    "reads_variable",
+    "read_at",
+    "exports",
+    "accepts",
+    "requires",
+    "default",
+    "position",
+)
+
+
+class SourceFacts:
+    """Questions to a source index, which a claim decided over the source may ask."""
+
+    def __init__(self, index: Mapping[str, Any]) -> None:
+        self.index = index
+
+    @property
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The calls by the name that claims use."""
+        return {name: getattr(self, name) for name in QUESTIONS}
+
+    def header_defines(self, name: str, header: str | None = None) -> bool | None:
+        """Whether a function of this name is defined in that CUDA header, or in any of
+        FlashInfer's.
+
+        header: below include/flashinfer, e.g. ``attention/variants.cuh``.
+        """
+        headers: dict[str, list[list[Any]]] = self.index.get("functions") or {}
+        if header is not None:
+            headers = {path: found for path, found in headers.items() if path == HEADERS + header}
+        if not headers:
+            return None
+        return any(name == function[2] for found in headers.values() for function in found)
+
+    def api_file(self, target: str, role: str) -> str | None:
+        """The file of a target's API symbol (roles: python, jit, …), below the package's folder."""
+        symbol = self.index.get("targets", {}).get(target, {}).get("api", {}).get(role)
+        return str(symbol["file"]) if symbol else None
+
+    def reads_variable(self, name: str) -> bool | None:
+        """Whether the package reads this environment variable; unknown where no Python module does.
+
+        The index holds what Python modules read, and not every name of those; C++ and CUDA sources read more.
+        """
+        return True if name in (self.index.get("environment") or {}) else None
+
+    def read_at(self, name: str) -> str | None:
+        """Where the package reads this environment variable first: file below the package's folder, and line."""
+        places = (self.index.get("environment") or {}).get(name)
+        return f"{places[0]['file']}:{places[0]['line']}" if places else None
+
+    def exports(self, name: str) -> bool | None:
+        """Whether ``import flashinfer`` has this name."""
+        names = self.index.get("exports")
+        return None if names is None else name in names
+
+    def accepts(self, function: str, parameter: str) -> bool | None:
+        """Whether a call may pass this parameter by name; unknown where ``**kwargs`` takes the
+        rest.
+        """
+        parameters = self._parameters(function)
+        if parameters is None:
+            return None
+        if any(p["name"] == parameter for p in parameters):
+            return True
+        return None if any(p["kind"] == "var_keyword" for p in parameters) else False
+
+    def requires(self, function: str, parameter: str) -> bool | None:
+        """Whether a call without this parameter is a TypeError."""
+        parameters = self._parameters(function)
+        if parameters is None:
+            return None
+        return any(
+            p["name"] == parameter and p.get("default") is None and not p["kind"].startswith("var_")
+            for p in parameters
+        )
+
+    def default(self, function: str, parameter: str) -> str | None:
+        """The default of a parameter as it is written in the source."""
+        for found in self._parameters(function) or ():
+            if found["name"] == parameter:
+                return found.get("default")
+        return None
+
+    def position(self, function: str, parameter: str) -> int | None:
+        """The slot of a parameter that can be passed by position, from 0."""
+        positional = [p for p in self._parameters(function) or () if p["kind"] == "positional"]
+        names = [p["name"] for p in positional]
+        return names.index(parameter) if parameter in names else None
+
+    def _parameters(self, function: str) -> list[dict[str, Any]] | None:
+        """Of each: name, kind (positional, keyword, var_positional, var_keyword), default as text."""
+        signatures = self.index.get("signatures") or {}
+        return signatures.get(function)
+
+
+# (point, other point) -> column -> its value at each of them, and the half width of the interval of their log ratio
+PairTimes = Mapping[tuple[str, str], Mapping[str, tuple[float, float, float]]]
+
+
+def pair_times(results: Results) -> PairTimes:
+    """The times of all points that were timed in turns, by both orders of each two."""
+    if not results.get("pairs"):
+        return {}
+    # scipy takes a second to import, and few claims compare points.
+    from ncuflow.findings import choices
+
+    found: dict[tuple[str, str], dict[str, tuple[float, float, float]]] = defaultdict(dict)
+    for one in choices.in_turns(results):
+        if one.low is not None and one.high is not None:
+            a, b, half = one.base, one.other, (log1p(one.high) - log1p(one.low)) / 2
+            found[one.base_point, one.other_point][one.metric] = a, b, half
+            found[one.other_point, one.base_point][one.metric] = b, a, half
+    return found
+
+
+def paired(
+    scopes: dict[str, list[Scope]],
+    differ: Iterable[str],
+    params: Iterable[str],
+    turns: PairTimes | None = None,
+) -> list[Scope]:
+    """Points of several samples joined where all parameters but ``differ`` agree.
+
+    The joined scope has every name with its sample's name before it (``fused_time_cold_us``), and
+    the parameters that agree plainly. Points without a partner in every sample are left out. Of two
+    that were timed in turns (``turns``) the times are those, and ``in_turns`` is true.
+    """
+    names = sorted(set(params) - set(differ))
+    first, *others = scopes
+
+    def agreed(scope: Scope) -> tuple[Value, ...]:
+        return tuple(map(scope.known.get, names))
+
+    partners = {other: {agreed(s): s for s in reversed(scopes[other])} for other in others}
+    out = []
+    for scope in scopes[first]:
+        key = agreed(scope)
+        group = {first: scope} | {other: of[key] for other, of in partners.items() if key in of}
+        if len(group) == len(scopes):
+            out.append(_in_turns(_joined(group, names), group, turns or {}))
+    return out
+
+
+def _joined(group: dict[str, Scope], shared: list[str]) -> Scope:
+    first = next(iter(group.values()))
+    joined = Scope({name: first.known.get(name) for name in shared})
+    joined.possible = first.possible | {f"{s}_{name}" for s in group for name in first.possible}
+    joined.point = " / ".join(dict.fromkeys(str(scope.point) for scope in group.values()))
+    owners: dict[str, tuple[Scope, str]] = {}
+    for sample, scope in group.items():
+        joined.known |= {f"{sample}_{name}": value for name, value in scope.known.items()}
+        owners |= {f"{sample}_{name}": (scope, name) for name in scope.known}
+    joined.origin = lambda name: owners[name][0].origin(owners[name][1]) if name in owners else None
+    joined.noise = lambda name: owners[name][0].noise(owners[name][1]) if name in owners else None
+    return joined
+
+
+def _in_turns(joined: Scope, group: Mapping[str, Scope], turns: PairTimes) -> Scope:
+    """The joined scope with the times that its points have in turns, where both have one of their own.
+
+    Each side has its part of the noise of the pair: together they are the half width of its interval.
+    """
+    points = [str(scope.point) for scope in group.values()]
+    times = turns.get((points[0], points[1]), {}) if len(points) == 2 else {}
+    known = joined.known
+    values: Values = {}
+    floors: dict[str, float] = {}
+    for column, (*sides, half) in times.items():
+        names = [f"{sample}_{column}" for sample in group]
+        if all(known.get(name) is not None for name in names):
+            values |= dict(zip(names, sides, strict=True))
+            floors |= dict.fromkeys(names, half / sqrt(2))
+    before, spread = joined.origin, joined.noise
+
+    def origin(name: str) -> ValueOrigin | None:
+        found = before(name)
+        if found is None or name not in values:
+            return found
+        report = str(PurePosixPath(found.report or "timing.jsonl").with_name("pairs.jsonl"))
+        return replace(found, report=report, formula=f"{found.formula}, timed in turns")
+
+    return replace(
+        joined,
+        known=known | values | {"in_turns": bool(values)},
+        origin=origin,
+        noise=lambda name: floors[name] if name in floors else spread(name),
+    )
+
 
 Jit = dict[str, Any]  # what was measured of the JIT, by module
 

@@ -24,10 +24,9 @@ from statistics import median, median_low
 from typing import Any, NamedTuple, cast
 
 from ncuflow.claims import files
-from ncuflow.claims.decision import Answer, expected, margins, value_at
+from ncuflow.claims.decision import NOT_TESTABLE, Answer, expected, margins, value_at
 from ncuflow.claims.evidence import ClaimEvidence, Unanswered, select
-from ncuflow.claims.model import Claim, Decision
-from ncuflow.claims.record import NOT_TESTABLE
+from ncuflow.claims.files import Claim, Decision
 from ncuflow.findings import stored
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import architecture

@@ -1,10 +1,14 @@
-"""The points of a batch, and which of them a capture found again."""
+"""The points of a batch, the folder that they are captured in, and which of them a capture found again."""
 
 from __future__ import annotations
 
+import glob
 import json
+import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +73,22 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 def read_progress(path: Path) -> list[dict[str, Any]]:
     """Records of a run, finished (PATH) or cut short (PATH.partial, as ncuflow.run.launch leaves it)."""
     return read_records(path) or read_records(path.with_name(f"{path.name}.partial"))
+
+
+@contextmanager
+def staging(folder: Path, name: str) -> Iterator[Path]:
+    """A fresh hidden folder inside `folder`, so that moving out of it is atomic; removed at the end, with what was not moved.
+
+    What a killed run left of the same name goes first: of one result there is one maker at a time.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f".{glob.escape(name)}.*"):
+        shutil.rmtree(left, ignore_errors=True)
+    path = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=folder))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def all_failed(points: Iterable[str], progress: Sequence[Mapping[str, Any]]) -> bool:

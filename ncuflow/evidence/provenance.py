@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from ncuflow.io import read_as
-from ncuflow.model import CONDITIONS, VERSIONS, CaptureRow, Origin, Provenance
+from ncuflow.evidence.points import read_records
+from ncuflow.io import conforming, opened, read_as, read_json
+from ncuflow.model import (
+    CONDITIONS,
+    PAIRS,
+    REPORTS,
+    VERSIONS,
+    CaptureRow,
+    Origin,
+    Provenance,
+    StoredOrigin,
+)
 from ncuflow.origin import now
 from ncuflow.parsers.registry import unknown
+from ncuflow.process import CaptureError
 
 TIERS = {
     "A": "live counters",
@@ -129,3 +141,47 @@ def one_line(provenance: Mapping[str, Any]) -> str:
         capability and unknown(capability),
     ]  # fmt: skip
     return " · ".join(filter(None, said))
+
+
+RECORDS = re.compile(rf"(({'|'.join(REPORTS)})\.json|(timing(\.\d+)?|{PAIRS})\.jsonl)(\.xz)?")
+
+
+class WithOrigin(BaseModel):
+    """A capture record or a line of timing.jsonl: the part that says what it was made with."""
+
+    origin: StoredOrigin | None = None
+
+
+def check_origins(evidence: Path) -> None:
+    """Raises CaptureError where a capture is of another GPU than environment.json, or that names a version that
+    no capture was made with. Records of before they said so are passed over."""
+    said = environment(evidence).provenance
+    named: dict[str, set[str]] = defaultdict(set)
+    for path, origin in origins(evidence):
+        whole, gpu = said["gpu"], origin["gpu"]
+        if whole and gpu and not gpu.startswith(whole):  # a MIG slice is no other model
+            raise CaptureError(f"{path}: is of {gpu}, but environment.json is of {whole}")
+        for key in VERSIONS:
+            named[key] |= {str(dict(origin)[key] or "")} - {""}
+    for key, versions in named.items():
+        version = dict(said)[key]
+        if version and versions and version not in versions:
+            found = f"{VERSIONS[key]} {version}, but its captures of {', '.join(sorted(versions))}"
+            raise CaptureError(f"{evidence}: environment.json is of {found}")
+
+
+def origins(evidence: Path) -> Iterator[tuple[Path, Origin]]:
+    """(file, what it says) of every record that does. Raises BadInput where one is of another shape."""
+    for path in sorted(evidence.glob("*/*/*")):
+        if RECORDS.fullmatch(path.name):
+            for record in _records(path):
+                found = conforming(path, record, WithOrigin, "of a capture").origin
+                if found is not None:
+                    yield path, found
+
+
+def _records(path: Path) -> list[Any]:
+    if ".jsonl" not in path.suffixes:
+        return [read_json(path)]
+    with opened(path) as plain:
+        return read_records(plain)

@@ -10,9 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ncuflow.evidence import manifest, modules, origins, points
-from ncuflow.evidence.reportscrub import scrubbed
-from ncuflow.evidence.staging import staging
+from ncuflow.evidence import manifest, points, provenance, reportscrub
 from ncuflow.io import (
     digest,
     dump_json,
@@ -51,11 +49,11 @@ def record(evidence: Path, target: Path, name: str, with_modules: bool = False) 
     if target.exists() and any(target.iterdir()):
         raise CaptureError(f"{target}: is there and not empty; record into a new folder")
     known = patterns()
-    with staging(target.parent, target.name) as hidden:
+    with points.staging(target.parent, target.name) as hidden:
         stage = hidden / target.name
         of_each(files, lambda path: check(path, evidence, known))
         one_batch_per_point(evidence)
-        origins.check(evidence)
+        provenance.check_origins(evidence)
         places = {path: stage / path.relative_to(evidence) for path in files}
         of_each(files, lambda path: store(path, places[path], known, with_modules))
         made = make_manifest(evidence, stage, name)
@@ -103,7 +101,7 @@ def check(path: Path, evidence: Path, known: Any) -> None:
             raise CaptureError(f"{shown}: holds {secret}, which no recording may")
         if not is_report(path):
             return
-        if scrubbed(data) is False:
+        if reportscrub.scrubbed(data) is False:
             raise CaptureError(f"{shown}: names its host; run `ncuflow record --scrub` on it first")
         sources = embedded_sources(plain)
         if sources:
@@ -167,7 +165,7 @@ def pack(plain: Path, place: Path) -> None:
 def without_modules(plain: Path, smaller: Path) -> Path:
     """A copy of a report without compiled modules. Raises CaptureError where its framing is not as expected."""
     try:
-        smaller.write_bytes(modules.without(plain.read_bytes()))
+        smaller.write_bytes(reportscrub.without_modules(plain.read_bytes()))
     except ValueError as error:
         raise CaptureError(f"{plain.name}: a damaged Nsight Compute report ({error})") from None
     return smaller
@@ -255,7 +253,7 @@ def measured(folder: Path, origin: dict[str, Any], said: Path) -> str:
     lacking = [key for key in ("gpu", "driver", "flashinfer", "date") if not origin.get(key)]
     if lacking:
         raise CaptureError(f"{said}: does not say {', '.join(lacking)}")
-    origins.check(folder)
+    provenance.check_origins(folder)
     status: Counter[str] = Counter()
     for path in folder.glob("*/*/timing.jsonl*"):
         with opened(path) as plain:

@@ -1,8 +1,11 @@
 """Mask what an .ncu-rep says about the machine: host, addresses, command line, folders.
 
-A report is `NVR\\0`, a length-prefixed header, and length-prefixed protobuf messages. Masking keeps
+A report is `NVR\0`, a length-prefixed header, and length-prefixed protobuf messages. Masking keeps
 every length, so the report stays readable. The layout is not documented by NVIDIA; it is as found
 in reports of ncu 2025.3.1 (docs/capture.md), and a file laid out otherwise is left alone.
+
+The compiled modules that a report holds can be left out of it: megabytes that compress badly, and of which the tables take
+the SASS and the source line of sampled instructions alone, which a `listing` keeps. All else stays byte for byte.
 """
 
 from __future__ import annotations
@@ -104,3 +107,51 @@ def _mask_everywhere(data: bytearray, value: bytes) -> None:
     while position >= 0:
         data[position : position + len(value)] = bytes([MASK]) * len(value)
         position = data.find(value, position + len(value))
+
+
+IMAGE = 4  # of a source entry: the ELF image of a module
+ELF = b"\x7fELF"
+
+
+def without_modules(data: bytes) -> bytes:
+    """The report without its modules' images. Raises ValueError where its framing is not as expected."""
+    found = bytearray(NCU_MAGIC)
+    head, position = container.message(data, len(NCU_MAGIC), "file header")
+    found += data[head - 4 : position]
+    while position < len(data):
+        start, end = container.message(data, position, "block header")
+        header = container.integers(data, start, end)
+        position = end + header.get(container.PAYLOAD_SIZE, 0)
+        payload = b"".join(_entries(data, end, position, header.get(container.SOURCES, 0)))
+        found += _framed(_with_size(data, start, end, len(payload))) + payload
+    if position > len(data):
+        raise ValueError("its last block is cut off")
+    return bytes(found)
+
+
+def _entries(data: bytes, start: int, end: int, sources: int) -> Iterator[bytes]:
+    """The entries of a block, framed: its sources, which come first, without images, the others as they are."""
+    for number, (first, last) in enumerate(container.messages(data, start, end)):
+        if number >= sources:
+            yield data[first - 4 : last]
+            continue
+        kept = (f for f in container.fields(data, first, last) if not _is_image(data, f))
+        yield _framed(b"".join(data[f.start : f.end] for f in kept))
+
+
+def _is_image(data: bytes, field: container.Field) -> bool:
+    return field.number == IMAGE and data.startswith(ELF, field.value)
+
+
+def _with_size(data: bytes, start: int, end: int, size: int) -> bytes:
+    """A block header that announces a payload of this size."""
+    return b"".join(
+        container.integer(f.number, size)
+        if f.number == container.PAYLOAD_SIZE
+        else data[f.start : f.end]
+        for f in container.fields(data, start, end)
+    )
+
+
+def _framed(message: bytes) -> bytes:
+    return len(message).to_bytes(4, "little") + message

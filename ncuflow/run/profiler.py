@@ -23,9 +23,9 @@ from ncuflow.evidence.points import (
     read_points,
     read_progress,
     read_records,
+    staging,
     timed_ok,
 )
-from ncuflow.evidence.staging import staging
 from ncuflow.gpu import nvml, use
 from ncuflow.gpu.turns import BEGINS, STARTS, WAITS, Held, gpu_seat
 from ncuflow.io import read_json, write_json

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.claims.audit import UNDECIDABLE
+from ncuflow.claims.decision import CONFIRMED, REFUTED
 from ncuflow.claims.predicted import OPEN, biases, of_another_gpu, once, place
-from ncuflow.claims.record import CONFIRMED, REFUTED
 from ncuflow.findings import stored
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.kernelname import DecodedName, Decoder, canonical
