@@ -1,7 +1,7 @@
-/** What all charts share: a frame that follows its room, and a name for those who do not see it. */
+/** What charts share: a frame that follows its room, a name for those who do not see it; bars, boxes and changes. */
 
-import { h, s } from "./dom.js";
-import { change } from "./format.js";
+import { folded, h, s } from "./dom.js";
+import { change, pct } from "./format.js";
 
 /** An element that holds what `draw(width)` gives, drawn again where its width changes. */
 export function chart(name, draw) {
@@ -98,4 +98,29 @@ function named(svg) {
     part.removeAttribute("aria-label");
     part.removeAttribute("aria-description");
   }
+}
+
+/** Bars of per cent in rows that read like a table. rows: [{label, value (per cent or null), title, strong, note}]. */
+export function bars(name, rows) {
+  return h("table.bars", h("caption.hidden", name), h("colgroup", h("col.what"), h("col"), h("col.share")), h("tbody", rows.map(barRow)));
+}
+
+/** The same of the first rows, and the others where they are asked for; more: what they are called. */
+export function longBars(name, rows, most, more = "") {
+  const others = rows.length - most;
+  return [
+    bars(name, rows.slice(0, most)),
+    others > 0 && folded(`${others} more${more && ` ${more}`}`, bars(more ? `More ${more}` : name, rows.slice(most))),
+  ];
+}
+
+function barRow({ label, value, title, strong, note }) {
+  const wide = Math.max(0, Math.min(100, value ?? 0));
+  return h(
+    "tr",
+    { title, class: strong && "strong" },
+    h("th", { scope: "row" }, label, note && h("code.note", ` ${note}`)),
+    h("td.bar", h("span.track", h("span.fill", { style: `width:${wide}%` }))),
+    h("td.number", pct(value, 1)),
+  );
 }

@@ -148,16 +148,13 @@ function kernelSections(context, row) {
   if (row === undefined) return section("Profile", null, h("p.empty", "Not in this evidence: a profile of this point by ncu."));
   const kernels = detail.kernels;
   const told = `Of ${kernels.name[row]}: throughput of each unit in per cent of its peak.`;
+  const where = `${kernels.report[row]}, kernel ${kernels.kernel[row]}: ${kernels.demangled[row]}`;
   const driven = [light(evidence.main, kernels, row), breakdown(evidence.main, kernels, row)];
   return [
     beside(section("Speed of Light", told, driven), section("Launch and occupancy", null, launch(kernels, row))),
     section("Stalls", null, icicle(kernels.tree[row], evidence.main, kernels.stalls[row])),
     section("NVIDIA's advice", null, advice(kernels, row)),
-    section(
-      "Counters",
-      `${kernels.report[row]}, kernel ${kernels.kernel[row]}: ${kernels.demangled[row]}`,
-      registry(evidence, detail, row),
-    ),
+    section("Counters", where, registry(evidence, detail, row)),
   ];
 }
 

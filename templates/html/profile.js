@@ -1,6 +1,6 @@
 /** What a profile of one launch shows beyond a table: Speed of Light, launch and occupancy, rules. */
 
-import { bars, longBars } from "./bars.js";
+import { bars, longBars } from "./chart.js";
 import { each, folded, h, table } from "./dom.js";
 import { number, si } from "./format.js";
 

@@ -1,7 +1,6 @@
 /** Charts of a launch: its instructions and pipes, the spread over SMs and slices, counters over the run, occupancy. */
 
-import { bars, longBars } from "./bars.js";
-import { base, chart, narrow } from "./chart.js";
+import { bars, base, chart, longBars, narrow } from "./chart.js";
 import { beside, each, h, longTable, section } from "./dom.js";
 import { nano, number, percent, quantity } from "./format.js";
 import { sharedMemory } from "./profile.js";

@@ -47,15 +47,9 @@ export function compared(main, params) {
   };
   const asked = kernels.find((base) => base.k === Number(params.get("k") ?? Number.NaN)) ?? kernels[0];
   if (asked) fill(beside, sideBySide(main, all, asked));
-  return [
-    section(
-      "Kernels side by side",
-      `Of each kernel its longest launch; the baseline is ${main.reports[0].file}.`,
-      overview(main, all, kernels, show),
-    ),
-    beside,
-    main.comparisons.map((one) => ofPair(main, one)),
-  ];
+  const note = `Of each kernel its longest launch; the baseline is ${main.reports[0].file}.`;
+  const pairs = main.comparisons.map((one) => ofPair(main, one));
+  return [section("Kernels side by side", note, overview(main, all, kernels, show)), beside, pairs];
 }
 
 /** The same kernel of another report: by its full name, else by a short name that is the only one of its kind in both. */
@@ -161,12 +155,11 @@ function ofPair(main, one) {
 function causes(found) {
   if (!found.length) return "–";
   const told = found.map(({ what, base, head }) => `${what}: ${base} → ${head}`);
-  const parts = (cause) =>
-    cause.parts.map(([name, from, to, unit, us]) =>
-      h("div.note", `${us > 0 ? "+" : ""}${number(us)} µs ${name} (${number(from)} → ${number(to)} ${unit})`),
-    );
+  const part = ([name, from, to, unit, us]) => {
+    return h("div.note", `${us > 0 ? "+" : ""}${number(us)} µs ${name} (${number(from)} → ${number(to)} ${unit})`);
+  };
   const more = found.length > 1 && `, and ${found.length - 1} more`;
-  return folded([told[0], more], ...found.map((cause, at) => [at > 0 && h("p", told[at]), parts(cause)]));
+  return folded([told[0], more], ...found.map(({ parts }, at) => [at > 0 && h("p", told[at]), parts.map(part)]));
 }
 
 function only(title, names) {

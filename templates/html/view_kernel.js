@@ -1,7 +1,7 @@
 /** A kernel: what limits it, and everything that its report holds of a launch. */
 
-import { bars } from "./bars.js";
 import { block } from "./block.js";
+import { bars } from "./chart.js";
 import { beside, fill, folded, h, pairs, picker, search, section, switcher, table } from "./dom.js";
 import { count, nano, number, percent, quantity, si } from "./format.js";
 import { icicle } from "./icicle.js";

@@ -10,6 +10,7 @@ import { go, href, keep } from "./state.js";
 import { lacking } from "./view_files.js";
 
 const FIRST = 8; // kernels whose limits are said in words above the table
+const LIST = "Launches of one kernel are one row: time is that of the longest, the line shows all in their order.";
 const KINDS = 6; // verdicts that the legend of the bar has
 
 export function kernels(main, params) {
@@ -33,11 +34,7 @@ function ofReport(main, r, params) {
   const signs = signsOfLimiters(rows.map((row) => row.limiter));
   return [
     section("What limits each kernel", answer(report, rows, total), shares(rows, total, signs), first(rows, total, signs)),
-    section(
-      "Kernels",
-      "Launches of one kernel are one row: time is that of the longest, the line shows all in their order.",
-      list(main, rows, total, signs, params),
-    ),
+    section("Kernels", LIST, list(main, rows, total, signs, params)),
     lacking(report),
   ];
 }

@@ -234,8 +234,7 @@ def detail(results: Results, tables: Path) -> Block:
     timing = [row for row in read(tables, "timing") if row["point"] in place]
     return {
         "id": list(place),
-        "check": columns([point["check"] for point in found], ("rel_l2", "max_abs", "tolerance")),
-        "info": [point["info"] for point in found],
+        "check": columns([point["check"] for point in found], ("tolerance",)),
         "problems": [point["problems"] for point in found],
         "samples": [_known(point["samples"]) for point in found],
         "runs": [_known(point["runs"]) for point in found],
@@ -353,10 +352,9 @@ def _listed(kernel: Kernel, evidence: Path, index: Any, root: Path | None) -> Bl
     firsts = [rows[0] for rows in by_pc.values()]
     places = {(r["file"], r["line"]) for r in firsts if r["file"] and r["line"]}
     return {
-        **{name: value for name, value in kernel.items() if name in (*KERNEL, "point", "metrics")},
+        **{name: value for name, value in kernel.items() if name in ("name", "demangled", "point")},
         "tree": tree(kernel),
         "stalls": stalls(kernel),
-        "roles": [asdict(role) for role in waits.roles(kernel, listing)],
         "pc": list(by_pc),
         "sass": [sass[pc] for pc in by_pc],
         "file": [r["file"] for r in firsts],

@@ -38,8 +38,7 @@ MOST_VALUES = 200  # of a distribution that a page draws
 MOST_OPERATIONS = 20_000  # of a trace that are drawn one by one
 MOST_POINTS = 2000  # of a comparison
 OPERATION = (
-    "kind", "name", "start_ns", "duration_ns", "gap_before_ns", "stream", "device", "graph", "nvtx", "grid",
-    "api_name", "api_start_ns", "api_duration_ns", "bytes",
+    "kind", "name", "start_ns", "duration_ns", "gap_before_ns", "stream", "api_start_ns", "api_duration_ns",
 )  # fmt: skip
 INSTRUCTION = ("pc", "sass", "file", "line", "executed", "threads", "sectors", "wavefronts")
 # Of the launch that is shown first, beside the kernel in the list and in a comparison.
