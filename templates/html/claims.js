@@ -23,10 +23,8 @@ export async function claims(evidence, params) {
   const show = () => {
     const found = all.filter((claim) => holds(claim, chosen));
     const left = found.filter((claim) => !chosen.verdict || claim.verdict === chosen.verdict);
-    fill(
-      buttons,
-      verdicts(found, all, chosen.verdict, (verdict) => update({ verdict })),
-    );
+    const facets = verdicts(found, all, chosen.verdict, (verdict) => update({ verdict }));
+    fill(buttons, facets);
     fill(list, ...left.map((claim) => claimOf(evidence, side, claim)));
     fill(shown, `${left.length} of ${all.length} claims`);
   };

@@ -54,18 +54,13 @@ function pairView(evidence, comparison, chosen, update) {
   const names = [comparison.base.name, comparison.head.name];
   const sides = names.map((name) => evidence.sides.find((side) => side.name === name));
   const told = `From ${names.join(" to ")}. The line is the interval of the change, the bar the noise floor. ${comparison.statistics.notes.join(" ")}`;
+  const facets = verdicts(all, all, chosen.verdict, (verdict) => update({ verdict }));
+  const points = each("ul.claims", rows, (row) => pointOf(evidence, sides, row, chosen));
   const drawn = chart("Changes", (width) => changes(rows.map(drawnRow), width, "Change of each point with its interval", "change →"));
   return [
-    h(
-      "div.facets",
-      verdicts(all, all, chosen.verdict, (verdict) => update({ verdict })),
-    ),
+    h("div.facets", facets),
     section("Changes", told, rows.length ? drawn : h("p.empty", "No point is left by the filter.")),
-    section(
-      "Points",
-      null,
-      each("ul.claims", rows, (row) => pointOf(evidence, sides, row, chosen)),
-    ),
+    section("Points", null, points),
     differences(comparison),
   ];
 }
@@ -163,12 +158,6 @@ function differences(comparison) {
   return [
     tabled(beside, null, ["axis", "base", "head", "can move a kernel's time"], axes),
     tabled("Points that are not compared", "Not right, or not timed, on one side.", ["point", "base", "head"], failed),
-    lists.map(([name, list]) =>
-      section(
-        name,
-        null,
-        each("ul", list, (one) => h("li.id", one)),
-      ),
-    ),
+    lists.map(([name, list]) => section(name, null, h("ul", ...list.map((one) => h("li.id", one))))),
   ];
 }

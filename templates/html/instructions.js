@@ -47,10 +47,8 @@ export function heat(samples, most) {
 
 /** Reasons of some instructions with their samples, and of these those at which nothing issued; the largest first. */
 export function reasonsOf(rows) {
-  const groups = d3.group(
-    rows.flatMap((row) => row.by),
-    ([reason]) => reason,
-  );
+  const all = rows.flatMap((row) => row.by);
+  const groups = d3.group(all, ([reason]) => reason);
   const sums = [...groups].map(([reason, found]) => [reason, d3.sum(found, (one) => one[1]), d3.sum(found, (one) => one[2] ?? 0)]);
   return d3.sort(sums, ([, samples]) => -samples);
 }

@@ -1,7 +1,7 @@
 /** Rooflines: counted work over counted traffic under the ceilings of the machine, of all points or of one launch. */
 
 import { base, chart, narrow } from "./chart.js";
-import { countOf, each, facets, fill, h, picker, s, section, switcher } from "./dom.js";
+import { countOf, facets, fill, h, picker, s, section, switcher } from "./dom.js";
 import { micro, number, percent } from "./format.js";
 import { limiterSigns, targetSigns } from "./signs.js";
 import { go, keep } from "./state.js";
@@ -237,12 +237,8 @@ export function ofLaunch(found, ns) {
   const kinds = Object.entries(found.flops).map(([name, n]) => `${name} ${percent(n / flops)}`);
   const note = `Counted work (${kinds.join(", ")}) over counted traffic, under the ceilings of this launch at its clock.`;
   const drawn = chart("Roofline", (width) => drawLaunch(found, points, width));
-  return section(
-    "Roofline",
-    note,
-    drawn,
-    each("ul.kinds", told, (text) => h("li", text)),
-  );
+  const items = told.map((text) => h("li", text));
+  return section("Roofline", note, drawn, h("ul.kinds", items));
 }
 
 /** TFLOPS of this mix of work: no kind takes less time than it does at its own ceiling, so that the slowest is the roof. */

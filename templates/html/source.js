@@ -70,15 +70,12 @@ function kernelView(evidence, side, kernel, chosen) {
     fill(view.places, placesOf(view, choose));
     list.refresh();
   };
-  const by = h(
-    "div.controls",
-    switcher("Group by", GROUPS, chosen.by, (name) => choose({ by: name, at: null })),
-  );
+  const by = switcher("Group by", GROUPS, chosen.by, (name) => choose({ by: name, at: null }));
   const note = h("p.note", `${told(rows, true)} `, h("a", { href: href("point", { id: kernel.point }) }, "The point"));
   const tree = folded("Stall tree of this profile", icicle(kernel.tree, evidence.main, kernel.stalls));
   return [
     section(kernel.name, null, note, tree, folded("Full name", h("code.wrap", kernel.demangled ?? "–"))),
-    section("Where warps stood", null, by, fill(view.places, placesOf(view, choose))),
+    section("Where warps stood", null, h("div.controls", by), fill(view.places, placesOf(view, choose))),
     section("Instructions", null, list.nodes),
   ];
 }

@@ -217,10 +217,8 @@ function shared(base, head) {
 /** The lines of a file of both, as a grid that begins at the line that changed most, else has the most samples. */
 function lines(sides, { places }) {
   const of = sides.map(({ rows, found, total }, at) => {
-    const groups = byKey(
-      rows.filter((row) => row.file === places[at] && row.line),
-      (row) => row.line,
-    );
+    const lined = rows.filter((row) => row.file === places[at] && row.line);
+    const groups = byKey(lined, (row) => row.line);
     const byLine = new Map(groups.map(({ name, samples }) => [name, samples]));
     const share = (line) => (byLine.has(line) && total ? (100 * byLine.get(line)) / total : null);
     return { byLine, text: found.sources[places[at]] ?? null, share };
@@ -313,10 +311,8 @@ function between(a, b) {
 /** Executed instructions and samples of each opcode, the largest change of executed ones first. */
 function opcodes(sides, names) {
   const sums = sides.map(({ rows }) => {
-    const groups = byKey(
-      rows.filter((row) => row.opcode),
-      (row) => row.opcode,
-    );
+    const known = rows.filter((row) => row.opcode);
+    const groups = byKey(known, (row) => row.opcode);
     return new Map(groups.map(({ name, rows: of, samples }) => [name, { executed: d3.sum(of, (row) => row.executed ?? 0), samples }]));
   });
   const all = [...new Set(sums.flatMap((one) => [...one.keys()]))].map((opcode) => {
