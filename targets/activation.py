@@ -8,10 +8,8 @@ from typing import Any
 
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
-from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
-from ncuflow.target.launch import Inputs, Launch, Params, Tensor
-from ncuflow.target.rules import Rules
-from ncuflow.target.seen import Seen, UnsaidError
+from ncuflow.target.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
+from ncuflow.target.rules import Rules, Seen, UnsaidError
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
 from ncuflow.target.workload import Block, Definition, Entry, Workload
 

@@ -27,8 +27,8 @@ from ncuflow.target.launch import (
     Written,
     capability,
 )
+from ncuflow.target.reference import Compared, cloned, defaults, limited, tensors
 from ncuflow.target.source import Build, Source
-from ncuflow.target.trace_reference import Compared, cloned, defaults, limited, tensors
 from ncuflow.target.workload import Block, Definition, Entry, Workload
 
 DEVICE = "cuda"

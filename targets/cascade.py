@@ -10,10 +10,18 @@ from typing import Any
 
 from ncuflow.target import attention, reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
-from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
-from ncuflow.target.kv_pages import PageTable, pages_for
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
-from ncuflow.target.planinfo import plan_info
+from ncuflow.target.inputs import PageTable, pages_for
+from ncuflow.target.launch import (
+    ITEMSIZE,
+    TOLERANCE,
+    GpuFacts,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    plan_info,
+    torch_dtype,
+)
 from ncuflow.target.source import Build, Jit, Source, Symbol
 
 WORKSPACE_BYTES = 128 << 20

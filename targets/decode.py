@@ -8,15 +8,32 @@ from math import ceil
 from typing import Any
 
 from ncuflow.format import with_unit
-from ncuflow.target import attention, fa2, reference
+from ncuflow.target import attention, reference
 from ncuflow.target.contract import Choice, Knob, Opportunity, Target, Work, uneven
-from ncuflow.target.dtypes import FP8, ITEMSIZE, KV, NVFP4, TOLERANCE, torch_dtype
-from ncuflow.target.kv_pages import PageTable, page_table
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
-from ncuflow.target.lengths import LENGTHS, edges, label, lengths, refusal
-from ncuflow.target.planinfo import plan_info
-from ncuflow.target.rules import Host, LaunchConfig, Rules
-from ncuflow.target.seen import Seen, UnsaidError
+from ncuflow.target.inputs import (
+    LENGTHS,
+    PageTable,
+    length_edges,
+    length_label,
+    length_refusal,
+    lengths,
+    page_table,
+)
+from ncuflow.target.launch import (
+    FP8,
+    ITEMSIZE,
+    KV,
+    NVFP4,
+    TOLERANCE,
+    GpuFacts,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    plan_info,
+    torch_dtype,
+)
+from ncuflow.target.rules import Host, LaunchConfig, Rules, Seen, UnsaidError
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
 from ncuflow.target.workload import BACKENDS, Block, Definition, Entry, Routine, Workload
 
@@ -37,7 +54,7 @@ def point_id(p: Params) -> str:
     knobs += f"_cap{p['soft_cap']}" if p["soft_cap"] else ""
     knobs += f"_win{p['window']}" if p["window"] else ""
     return (
-        f"B{p['batch']}_L{label(p, 'kv_len')}_H{p['qo_heads']}_K{p['kv_heads']}"
+        f"B{p['batch']}_L{length_label(p, 'kv_len')}_H{p['qo_heads']}_K{p['kv_heads']}"
         f"_D{p['head_dim']}_P{p['page_size']}_{p['dtype']}_{cores}{knobs}"
     )
 
@@ -61,7 +78,7 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return attention.FA3_FP8
     if p["cores"] == "cuda" and p["kv"] == NVFP4:
         return "a KV cache of NVFP4 is read on tensor cores alone"
-    return attention.no_nvfp4(p) or refusal(p)
+    return attention.no_nvfp4(p) or length_refusal(p)
 
 
 def work(p: Params) -> Work:
@@ -152,10 +169,10 @@ def modules(p: Params) -> list[Any]:
 
 def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
     """Of DecodePlan: the KV cache is split where whole sequences leave the GPU room."""
-    fa2.refuse_unknown(p)
+    attention.refuse_unknown(p)
     if p["cores"] == "tensor":
         one = {"seq_len": 1, "layout": "paged", "causal": False}
-        yield from fa2.launches({**p, **one}, host, p["kv_len"])
+        yield from attention.launches({**p, **one}, host, p["kv_len"])
         return
     item, dim, group = ITEMSIZE[p["dtype"]], p["head_dim"], p["qo_heads"] // p["kv_heads"]
     vec = max(16 // item, dim // 32)
@@ -164,14 +181,14 @@ def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
     threads = bdx * group * bdz
     shared = 2 * 2 * tile * group * bdz * dim * item + max(tile * threads * 8, 2 * group * bdz * 4)
     name = (
-        f"flashinfer::BatchDecodeWithPagedKVCacheKernel<{fa2.NO_POSITIONS}, 2, {tile}, {vec}, {bdx}, {group}, {bdz},"
-        f" {fa2.variant(p)}, Params>"
+        f"flashinfer::BatchDecodeWithPagedKVCacheKernel<{attention.NO_POSITIONS}, 2, {tile}, {vec}, {bdx}, {group}, {bdz},"
+        f" {attention.variant(p)}, Params>"
     )
     slots, pages = host.slots(name, threads, shared), ceil(p["kv_len"] / p["page_size"])
     blocks, graph = p["batch"], p["launch"] == "graph"
     split, note = False, ""
     if p["batch"] * p["kv_heads"] < slots:
-        low = fa2.shortest_chunk(slots // p["kv_heads"], p["batch"], pages, p["page_size"])
+        low = attention.shortest_chunk(slots // p["kv_heads"], p["batch"], pages, p["page_size"])
         chunks = ceil(pages / low)
         blocks = p["batch"] * chunks
         split = graph or blocks != p["batch"]
@@ -180,7 +197,7 @@ def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
             note = f"KV cache in {with_unit(chunks, 'chunks')} of {low * p['page_size']} tokens"
     yield LaunchConfig(name, (blocks, p["kv_heads"], 1), (bdx, group, bdz), shared, note)
     if split:
-        yield fa2.merge(p, p["batch"], host)
+        yield attention.merge(p, p["batch"], host)
 
 
 def shapes(seen: Seen) -> Iterator[Params]:
@@ -354,7 +371,7 @@ TARGET = Target(
     unable=unable,
     # and the most query heads that share a KV head, at a page that is begun
     edges=lambda p: [
-        *edges(p, "kv_len"),
+        *length_edges(p, "kv_len"),
         {
             "batch": 1,
             "qo_heads": 128,
@@ -384,7 +401,7 @@ TARGET = Target(
     workload=Workload(takes=takes),
     rules=Rules(
         launches=launches,
-        splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, p["kv_len"]),
+        splits=lambda p, kernel, argument: attention.split(p, kernel, argument, p["kv_len"]),
         shapes=shapes,
         finishers=("PersistentVariableLengthMergeStatesKernel",),
         tells=lambda p: {

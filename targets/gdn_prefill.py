@@ -12,8 +12,17 @@ from typing import Any
 
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
-from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
+from ncuflow.target.launch import (
+    ITEMSIZE,
+    TOLERANCE,
+    GpuFacts,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    capability,
+    torch_dtype,
+)
 from ncuflow.target.source import Build, Source, Symbol
 from ncuflow.target.workload import Block, Entry, Routine, Workload
 

@@ -9,14 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ncuflow.target import backend, blockscaled, reference
-from ncuflow.target.backend import Backend, Declaration
-from ncuflow.target.blockscaled import MXFP8
+from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
-from ncuflow.target.dtypes import FP8, NVFP4, TOLERANCE, torch_dtype
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor
+from ncuflow.target.inputs import BITS, BLOCK_ELEMENTS, MXFP8, SCALE_TILE, quantised
+from ncuflow.target.launch import (
+    FP8,
+    NVFP4,
+    TOLERANCE,
+    GpuFacts,
+    Inputs,
+    Launch,
+    NotHereError,
+    Params,
+    Tensor,
+    torch_dtype,
+)
 from ncuflow.target.rules import Rules
-from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.source import Backend, Build, Declaration, Jit, Source, Symbol, no_backend
 
 BLOCK = 128  # elements of K, and of N for a weight, that share a scale
 CHECKED_ROWS = 1024  # of the output, compared with the reference
@@ -126,11 +135,13 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return f"{variant} is one product, not a batch of {p['batch']}"
     if variant == "blockscale" and (p["k"] % BLOCK or p["n"] % BLOCK):
         return f"blocks are of {BLOCK} elements: neither {p['n']} nor {p['k']} may have a rest"
-    if p["dtype"] in blockscaled.BLOCK:
-        tile = blockscaled.BLOCK[p["dtype"]] * blockscaled.TILE[1]
-        if p["k"] % tile or p["n"] % blockscaled.TILE[0]:
-            return f"{variant} takes rows of whole tiles: k a multiple of {tile}, n of {blockscaled.TILE[0]}"
-    return backend.refusal(call.backends, p["backend"], gpu)
+    if p["dtype"] in BLOCK_ELEMENTS:
+        tile = BLOCK_ELEMENTS[p["dtype"]] * SCALE_TILE[1]
+        if p["k"] % tile or p["n"] % SCALE_TILE[0]:
+            return (
+                f"{variant} takes rows of whole tiles: k a multiple of {tile}, n of {SCALE_TILE[0]}"
+            )
+    return no_backend(call.backends, p["backend"], gpu)
 
 
 def free(p: Params) -> Params:
@@ -159,13 +170,11 @@ def tuned(operation: str, runner: str, shapes: Sequence[Sequence[int]]) -> Param
 def work(p: Params) -> Work:
     """FLOPs: 2*M*N*K of each product. Bytes: both matrices and the product once, and the scales of blocks."""
     rows, n, k = p["batch"] * p["m"], p["n"], p["k"]
-    if (kind := p["dtype"]) in blockscaled.BLOCK:
+    if (kind := p["dtype"]) in BLOCK_ELEMENTS:
         elements = (rows + n) * k
         return Work(
             flops=2 * rows * n * k,
-            bytes=elements * blockscaled.BITS[kind] // 8
-            + elements // blockscaled.BLOCK[kind]
-            + rows * n * 2,
+            bytes=elements * BITS[kind] // 8 + elements // BLOCK_ELEMENTS[kind] + rows * n * 2,
             convention="ncuflow: 2*M*N*K; both matrices with their scales and the product once",
         )
     item = 1 if p["dtype"] == FP8 else 2
@@ -183,7 +192,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     import torch
 
     inputs = Inputs(TARGET.point_id(p), seed)
-    blocks = p["dtype"] in blockscaled.BLOCK
+    blocks = p["dtype"] in BLOCK_ELEMENTS
     given = torch.bfloat16 if blocks else torch_dtype(p["dtype"])
     activations = torch.bfloat16 if p["variant"] == "blockscale" else given
     x = inputs.normal(p["batch"], p["m"], p["k"], dtype=activations)
@@ -227,11 +236,11 @@ def _blocks(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -
     import flashinfer
 
     function, kind, c = _of(flashinfer, p["variant"]), p["dtype"], out[0]
-    a, w = (blockscaled.quantised(matrix[0], kind) for matrix in (x, weight))
+    a, w = (quantised(matrix[0], kind) for matrix in (x, weight))
     settings: dict[str, Any] = {"out": c, "out_dtype": c.dtype, "backend": p["backend"]}
     scales = [a.scales, w.scales]
     if kind == NVFP4:  # the same memory, as matrices
-        scales = [one.view(-1, p["k"] // blockscaled.BLOCK[kind]) for one in scales]
+        scales = [one.view(-1, p["k"] // BLOCK_ELEMENTS[kind]) for one in scales]
         scales[1] = scales[1].T
         settings["alpha"] = 1 / (a.whole * w.whole)
     values = (a.values[None] / a.whole, w.values[None] / w.whole)
@@ -312,7 +321,7 @@ def modules(p: Params) -> list[Any]:
     and of products in blocks each GPU has another."""
     from flashinfer.jit import gemm
 
-    if p["dtype"] in blockscaled.BLOCK:
+    if p["dtype"] in BLOCK_ELEMENTS:
         return []
 
     if p["backend"] == "tinygemm":

@@ -9,11 +9,9 @@ import math
 from collections.abc import Iterator
 
 from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
-from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
-from ncuflow.target.kv_pages import page_table
-from ncuflow.target.launch import Inputs, Launch, Params, Tensor
-from ncuflow.target.rules import Rules
-from ncuflow.target.seen import Seen, UnsaidError
+from ncuflow.target.inputs import page_table
+from ncuflow.target.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
+from ncuflow.target.rules import Rules, Seen, UnsaidError
 from ncuflow.target.source import Build, Jit, Source, Symbol
 
 MLA = ((512,), (64,))  # latent vector and position part of a token, without heads

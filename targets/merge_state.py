@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
-from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
-from ncuflow.target.launch import Inputs, Launch, Params, Tensor
+from ncuflow.target.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
 

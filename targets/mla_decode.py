@@ -10,14 +10,29 @@ import math
 from itertools import groupby
 from typing import Any
 
-from ncuflow.target import attention, backend, reference
+from ncuflow.target import attention, reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work, uneven
-from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
-from ncuflow.target.kv_pages import PageTable, page_table
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
-from ncuflow.target.lengths import LENGTHS, edges, label, lengths, refusal
-from ncuflow.target.planinfo import plan_info
-from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.inputs import (
+    LENGTHS,
+    PageTable,
+    length_edges,
+    length_label,
+    length_refusal,
+    lengths,
+    page_table,
+)
+from ncuflow.target.launch import (
+    ITEMSIZE,
+    TOLERANCE,
+    GpuFacts,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    plan_info,
+    torch_dtype,
+)
+from ncuflow.target.source import Build, Jit, Source, Symbol, no_backend
 from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine, Workload
 
 LATENT, POSITION = 512, 64  # elements per token: DeepSeek's, the ones that FlashInfer is built for
@@ -29,15 +44,15 @@ _CHUNK_BYTES = 256 << 20  # float32 cache of one step of the reference
 
 def point_id(p: Params) -> str:
     """E.g. B32_L2048_H128_P64_bf16_fa3."""
-    length = label(p, "kv_len")
+    length = length_label(p, "kv_len")
     return f"B{p['batch']}_L{length}_H{p['heads']}_P{p['page_size']}_{p['dtype']}_{p['backend']}"
 
 
 def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
-    if why := backend.refusal((attention.FA3,), p["backend"], gpu):
+    if why := no_backend((attention.FA3,), p["backend"], gpu):
         return why
-    return refusal(p)
+    return length_refusal(p)
 
 
 def work(p: Params) -> Work:
@@ -166,7 +181,7 @@ TARGET = Target(
     backends=(attention.FA3,),
     # and all heads at a page that is begun, where the point has a rank's
     edges=lambda p: [
-        *edges(p, "kv_len"),
+        *length_edges(p, "kv_len"),
         {"batch": 1, "heads": HEADS, "kv_len": p["page_size"] + 1, "lengths": "even"},
     ],
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,

@@ -8,13 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ncuflow.target import attention, backend, reference
+from ncuflow.target import attention, reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
-from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
-from ncuflow.target.kv_pages import PageTable, page_table
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
-from ncuflow.target.planinfo import plan_info
-from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.inputs import PageTable, page_table
+from ncuflow.target.launch import (
+    ITEMSIZE,
+    TOLERANCE,
+    GpuFacts,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    plan_info,
+    torch_dtype,
+)
+from ncuflow.target.source import Build, Jit, Source, Symbol, no_backend
 from ncuflow.targets import cascade
 
 WORKSPACE_BYTES = 128 << 20
@@ -37,7 +45,7 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return f"a context of {p['context']} tokens does not hold a chunk of {p['chunk']}"
     if p["variant"] == "pod" and group > DECODE_ROWS:
         return f"a decode's tile has {DECODE_ROWS} rows, not the {group} query heads of a KV head"
-    if why := backend.refusal((attention.FA3,), p["variant"], gpu):
+    if why := no_backend((attention.FA3,), p["variant"], gpu):
         return why
     return None
 

@@ -6,15 +6,32 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
-from ncuflow.target import attention, fa2, reference
+from ncuflow.target import attention, reference
 from ncuflow.target.contract import Choice, Knob, Opportunity, Target, Work, uneven
-from ncuflow.target.dtypes import FP8, ITEMSIZE, KV, NVFP4, TOLERANCE, torch_dtype
-from ncuflow.target.kv_pages import page_table
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
-from ncuflow.target.lengths import LENGTHS, edges, label, lengths, refusal
-from ncuflow.target.planinfo import plan_info
-from ncuflow.target.rules import Host, LaunchConfig, Rules
-from ncuflow.target.seen import Seen, UnsaidError
+from ncuflow.target.inputs import (
+    LENGTHS,
+    length_edges,
+    length_label,
+    length_refusal,
+    lengths,
+    page_table,
+)
+from ncuflow.target.launch import (
+    FP8,
+    ITEMSIZE,
+    KV,
+    NVFP4,
+    TOLERANCE,
+    GpuFacts,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    capability,
+    plan_info,
+    torch_dtype,
+)
+from ncuflow.target.rules import Host, LaunchConfig, Rules, Seen, UnsaidError
 from ncuflow.target.source import Build, Jit, Source, Symbol
 from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine, Workload
 
@@ -44,7 +61,7 @@ def point_id(p: Params) -> str:
     knobs += f"_win{p['window']}" if p["window"] else ""
     backend = p["backend"].replace("-", "_")
     return (
-        f"{p['layout']}_S{label(p, 'seq_len')}_B{p['batch']}_H{p['qo_heads']}_K{p['kv_heads']}"
+        f"{p['layout']}_S{length_label(p, 'seq_len')}_B{p['batch']}_H{p['qo_heads']}_K{p['kv_heads']}"
         f"_D{p['head_dim']}{page}_{p['dtype']}_{backend}_{mask}{knobs}"
     )
 
@@ -65,7 +82,7 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return "a window is measured under a causal mask"
     if p["kv"] == NVFP4 and p["layout"] == "ragged":
         return "a KV cache of NVFP4 is measured in pages"
-    return _no_fp8(p, gpu) or attention.no_nvfp4(p) or refusal(p)
+    return _no_fp8(p, gpu) or attention.no_nvfp4(p) or length_refusal(p)
 
 
 def _no_fp8(p: Params, gpu: GpuFacts) -> str | None:
@@ -277,9 +294,9 @@ def _rows(x: Tensor, rows: Tensor) -> Tensor:
 def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
     """Of PrefillPlan, or of PrefillSM90Plan: then a persistent block per SM, whose name is left without
     arguments, which say no more than these tiles."""
-    fa2.refuse_unknown(p)
+    attention.refuse_unknown(p)
     if p["backend"] != "fa3":
-        yield from fa2.launches(p, host, p["seq_len"])
+        yield from attention.launches(p, host, p["seq_len"])
         return
     dim, item = p["head_dim"], ITEMSIZE[p["dtype"]]
     keys = 96 if p["layout"] == "paged" else 128 if p["causal"] else 192
@@ -403,7 +420,7 @@ TARGET = Target(
     unable=unable,
     # and many query heads at a page that is begun
     edges=lambda p: [
-        *edges(p, "seq_len"),
+        *length_edges(p, "seq_len"),
         {
             "batch": 1,
             "qo_heads": 128,
@@ -424,7 +441,9 @@ TARGET = Target(
     workload=Workload(takes=takes),
     rules=Rules(
         launches=launches,
-        splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, *(p["seq_len"],) * 2),
+        splits=lambda p, kernel, argument: attention.split(
+            p, kernel, argument, *(p["seq_len"],) * 2
+        ),
         shapes=shapes,
         finishers=("PersistentVariableLengthMergeStatesKernel",),
     ),

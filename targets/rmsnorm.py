@@ -11,10 +11,18 @@ from typing import Any
 
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Knob, Opportunity, StepPart, Target, Work
-from ncuflow.target.dtypes import DTYPES, ITEMSIZE, TOLERANCE, torch_dtype
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
-from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
-from ncuflow.target.seen import Seen, UnsaidError
+from ncuflow.target.launch import (
+    DTYPES,
+    ITEMSIZE,
+    TOLERANCE,
+    GpuFacts,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    torch_dtype,
+)
+from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules, Seen, UnsaidError
 from ncuflow.target.source import Build, Constant, CuteKernel, Jit, Source, Symbol, Tunable
 from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
 

@@ -13,8 +13,7 @@ from typing import Any
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
-from ncuflow.target.rules import Rules
-from ncuflow.target.seen import Seen, UnsaidError
+from ncuflow.target.rules import Rules, Seen, UnsaidError
 from ncuflow.target.source import Build, Jit, Source, Symbol
 from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
 

@@ -16,7 +16,7 @@ from ncuflow.cli import dispatch
 from ncuflow.io import write_json
 from ncuflow.run import listing
 from ncuflow.sweep import points as sweep
-from ncuflow.target import trace_reference
+from ncuflow.target import reference as references
 from ncuflow.target.contract import load
 from ncuflow.target.launch import NotHereError
 from ncuflow.targets import apis
@@ -58,25 +58,25 @@ def test_the_reference_gets_its_arguments_by_its_own_names() -> None:
     cache = SimpleNamespace(param="paged_kv_cache", tuple_idx=0)
     made = template(reference=reference, inputs={"k_cache": cache})
     given = {"paged_kv_cache": ("K", "V"), "indptr": "P", "paged_kv_indices": "I", "other": 1}
-    assert trace_reference.reference_arguments(made, given) == {
+    assert references.reference_arguments(made, given) == {
         "k_cache": "K",
         "kv_indptr": "P",
         "kv_indices": "I",
     }
-    assert trace_reference.reference_arguments(made, given | {"eps": 1e-6})["eps"] == 1e-6
+    assert references.reference_arguments(made, given | {"eps": 1e-6})["eps"] == 1e-6
 
 
 def test_a_reference_that_needs_what_no_input_names_says_what() -> None:
     def reference(x: Any, strange: Any) -> None: ...
 
     with pytest.raises(NotHereError, match="its reference needs strange, which"):
-        trace_reference.reference_arguments(template(reference=reference), {"x": 1})
+        references.reference_arguments(template(reference=reference), {"x": 1})
 
 
 def test_the_scale_of_attention_is_flashinfers_where_none_is_given() -> None:
     def reference(q: Any, sm_scale: float) -> None: ...
 
-    found = trace_reference.reference_arguments(
+    found = references.reference_arguments(
         template(reference=reference), {"q": SimpleNamespace(shape=(1, 64))}
     )
     assert found["sm_scale"] == 0.125
@@ -106,7 +106,7 @@ def test_a_cap_ends_what_takes_too_long_and_puts_the_handler_back() -> None:
     before = signal.getsignal(signal.SIGALRM)
     with (
         pytest.raises(NotHereError, match="its reference does not end in 1 s"),
-        trace_reference.limited(1, "its reference does not end"),
+        references.limited(1, "its reference does not end"),
     ):
         signal.raise_signal(signal.SIGALRM)
     assert signal.getsignal(signal.SIGALRM) is before and signal.alarm(0) == 0
@@ -180,7 +180,7 @@ def test_an_input_that_a_call_hands_back_is_not_overwritten_before_a_run(
 
 
 def compared(trace: Any, before: dict[str, Any], now: dict[str, Any], out: Any = None) -> Any:
-    return trace_reference.Compared(trace, before, now, {"out": out})
+    return references.Compared(trace, before, now, {"out": out})
 
 
 def test_an_output_that_no_argument_is_named_after_took_the_place_of_the_input(
@@ -239,9 +239,9 @@ def test_places_that_are_selected_are_right_in_any_order_and_of_equal_values_eit
     given = one.trace.reference(**made)  # an input for each row, or this ends in an IndexError
 
     def error(places: Any) -> float:
-        found = trace_reference.Compared(
+        found = references.Compared(
             one.trace,
-            trace_reference.defaults(one.function) | made,
+            references.defaults(one.function) | made,
             made,
             {"out": places},
             apis.CHOSEN[api],

@@ -16,9 +16,9 @@ from ncuflow.gpu.table import capability_of
 from ncuflow.io import read_yaml, resource
 from ncuflow.race import sides
 from ncuflow.sweep import points as sweep
-from ncuflow.target import backend
-from ncuflow.target.backend import Backend, Declaration
+from ncuflow.target import source
 from ncuflow.target.contract import known, load
+from ncuflow.target.source import Backend, Declaration
 
 HOPPER, BLACKWELL = "fa3 needs compute capability 9.0, this GPU has ", "10.x, this GPU has "
 SOURCE = """
@@ -43,8 +43,8 @@ def silent(query):
 @pytest.fixture
 def without(monkeypatch):
     """As on a machine without torch and FlashInfer."""
-    monkeypatch.setattr(backend, "installed", lambda: None)
-    monkeypatch.setattr(backend, "downloads", lambda: False)
+    monkeypatch.setattr(source, "installed", lambda: None)
+    monkeypatch.setattr(source, "downloads", lambda: False)
     for module in ("torch", "flashinfer"):
         monkeypatch.setitem(sys.modules, module, None)
 
@@ -68,16 +68,16 @@ def settings():
 )
 def test_what_a_function_declares_is_read_without_importing_it(tmp_path, function, told):
     (tmp_path / "a.py").write_text(SOURCE)
-    found = backend.declared(tmp_path, Declaration(function, "a.py"))
+    found = source.declared(tmp_path, Declaration(function, "a.py"))
     assert sorted(found) == sorted(told)
-    assert backend.declared(tmp_path, Declaration(function, "no/such.py")) == ()
+    assert source.declared(tmp_path, Declaration(function, "no/such.py")) == ()
 
 
 def test_the_installed_flashinfer_is_asked_and_that_which_does_not_say_is_0_7_2(
     tmp_path, monkeypatch
 ):
     (tmp_path / "a.py").write_text(SOURCE)
-    monkeypatch.setattr(backend, "installed", lambda: tmp_path)
+    monkeypatch.setattr(source, "installed", lambda: tmp_path)
     newer = Backend("x", ("9.0",), Declaration("chosen", "a.py"))
     assert newer.refusal({"compute_capability": "10.3"}) is None
     assert newer.refusal({"compute_capability": "9.0"}).startswith(
@@ -92,7 +92,7 @@ def test_the_installed_flashinfer_is_asked_and_that_which_does_not_say_is_0_7_2(
 def test_the_targets_say_what_flashinfer_declares():
     package = flashinfer_package()
     declared = {
-        (target.name, one.name): (one.capabilities, backend.declared(package, one.declared))
+        (target.name, one.name): (one.capabilities, source.declared(package, one.declared))
         for target in known().values()
         for one in target.backends
         if one.declared
@@ -139,7 +139,7 @@ def test_what_is_downloaded_is_named_before_the_run(without, capsys, monkeypatch
 
     assert "`flashinfer download-cubin`" in row()
     monkeypatch.undo()
-    monkeypatch.setenv(backend.CUBINS, str(tmp_path))
+    monkeypatch.setenv(source.CUBINS, str(tmp_path))
     assert "`flashinfer download-cubin`" in row()
     (tmp_path / "fmha").mkdir()
     (tmp_path / "fmha/a.cubin").touch()
@@ -157,30 +157,30 @@ def test_kernels_that_cannot_be_downloaded_are_skipped_before_they_are_waited_fo
         server.listen()
         there = f"http://127.0.0.1:{server.getsockname()[1]}/x"
         for place in (there, "/srv/cubins"):
-            monkeypatch.setenv(backend.REPOSITORY, place)
-            assert backend.offline() == {}
+            monkeypatch.setenv(source.REPOSITORY, place)
+            assert source.offline() == {}
             assert [sweep.unable(target, point, facts) for point in points] == [None] * 3
-    monkeypatch.setenv(backend.REPOSITORY, there + "y")  # nobody answers there any more
-    assert backend.offline() == {"FLASHINFER_NO_DOWNLOAD": "1"}
+    monkeypatch.setenv(source.REPOSITORY, there + "y")  # nobody answers there any more
+    assert source.offline() == {"FLASHINFER_NO_DOWNLOAD": "1"}
     assert sides.program("prefill")[1]["FLASHINFER_NO_DOWNLOAD"] == "1"
     fa2, *others = [sweep.unable(target, point, facts) for point in points]
     assert fa2 is None and all("nothing can be downloaded here" in why for why in others)
     monkeypatch.setattr(
-        backend, "find_spec", lambda name: name
+        source, "find_spec", lambda name: name
     )  # cuDNN's own package has its kernels
     assert [sweep.unable(target, point, facts) is None for point in points] == [True, False, True]
 
 
 def test_where_flashinfer_downloads_from_is_read_of_it(monkeypatch, tmp_path):
     (tmp_path / "jit").mkdir()
-    monkeypatch.delenv(backend.REPOSITORY, raising=False)
-    monkeypatch.setattr(backend, "installed", lambda: tmp_path)
-    assert backend.reachable()  # an older one, which does not say
+    monkeypatch.delenv(source.REPOSITORY, raising=False)
+    monkeypatch.setattr(source, "installed", lambda: tmp_path)
+    assert source.reachable()  # an older one, which does not say
     loader = (
         'X = os.environ.get(\n    "FLASHINFER_CUBINS_REPOSITORY",\n    "http://127.0.0.1:1/",\n)\n'
     )
     (tmp_path / "jit/cubin_loader.py").write_text(loader)
-    assert not backend.reachable()
+    assert not source.reachable()
 
 
 @pytest.mark.parametrize(

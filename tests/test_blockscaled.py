@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ncuflow.target import blockscaled, reference
+from ncuflow.target import reference
+from ncuflow.target.inputs import BLOCK_ELEMENTS, E2M1, quantised
 from ncuflow.target.launch import Inputs
 from ncuflow.targets import gemm
 
@@ -18,7 +19,7 @@ SIZES = [(64, 128, 256), (200, 160, 384), (128, 256, 128)]  # m, n, k
 def matrices(m, n, k, kind):
     torch.manual_seed(m)
     a, w = torch.randn(m, k), torch.randn(n, k) * torch.rand(n, 1) * 10
-    return a, w, blockscaled.quantised(a, kind), blockscaled.quantised(w, kind)
+    return a, w, quantised(a, kind), quantised(w, kind)
 
 
 def untiled(scales, rows, columns):
@@ -47,7 +48,7 @@ def test_flashinfer_s_reference_multiplies_the_same(m, n, k):
 @pytest.mark.parametrize("kind", ["mxfp8", "nvfp4"])
 def test_elements_and_scales_stand_for_the_values(m, n, k, kind):
     x, _, blocks, _ = matrices(m, n, k, kind)
-    size = blockscaled.BLOCK[kind]
+    size = BLOCK_ELEMENTS[kind]
     assert torch.equal(decoded(blocks.elements, blocks.scales, kind), blocks.values)
     # a mantissa of 3 bits is off by up to 1/16, one of 1 bit by up to a quarter; scales of 4 bits are rounded as well
     off = torch.linalg.norm(blocks.values / blocks.whole - x) / torch.linalg.norm(x)
@@ -60,7 +61,7 @@ def test_elements_and_scales_stand_for_the_values(m, n, k, kind):
 def test_rows_of_zeros_and_of_one_large_element_are_finite(kind):
     x = torch.zeros(128, 128)
     x[1, 5], x[2] = -1e4, 1e-3
-    blocks = blockscaled.quantised(x, kind)
+    blocks = quantised(x, kind)
     assert blocks.values.isfinite().all() and not blocks.values[0].any()
     assert blocks.values[1, 5] / blocks.whole == pytest.approx(-1e4, rel=0.05)
 
@@ -69,11 +70,11 @@ def decoded(elements, scales, kind):
     """Float32 of a matrix [rows, k] in blocks, as a kernel reads it."""
     if kind == "nvfp4":
         nibbles = torch.stack([elements & 15, elements >> 4], -1).flatten(1).long()
-        known = torch.tensor(blockscaled.E2M1)
+        known = torch.tensor(E2M1)
         values = known[nibbles & 7] * (1 - 2 * (nibbles >> 3))
     else:
         values = elements.float()
-    size = blockscaled.BLOCK[kind]
+    size = BLOCK_ELEMENTS[kind]
     found = untiled(scales.flatten(), values.shape[0], values.shape[1] // size)
     wide = found.view(torch.float8_e4m3fn).float() if kind == "nvfp4" else None
     scale = torch.exp2(found.float() - 127) if wide is None else wide

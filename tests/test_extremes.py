@@ -13,7 +13,7 @@ from ncuflow.run.gpu import Gpu
 from ncuflow.run.prepare import check, check_extreme
 from ncuflow.sweep.points import points
 from ncuflow.target.contract import load
-from ncuflow.target.kv_pages import page_table
+from ncuflow.target.inputs import page_table
 from ncuflow.target.launch import Inputs, Launch
 
 torch = pytest.importorskip("torch")

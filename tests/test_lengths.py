@@ -8,7 +8,7 @@ import pytest
 
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import known, load
-from ncuflow.target.lengths import LENGTHS, edges, lengths, refusal
+from ncuflow.target.inputs import LENGTHS, length_edges, length_refusal, lengths
 
 
 def of(kind: str, batch: int, mean: int = 0) -> list[int]:
@@ -66,7 +66,7 @@ def test_a_list_of_another_batch_is_refused_before_the_gpu() -> None:
 
 def test_pages_of_uneven_sequences_are_gathered_in_order() -> None:
     torch = pytest.importorskip("torch")
-    from ncuflow.target.kv_pages import page_table
+    from ncuflow.target.inputs import page_table
     from ncuflow.target.launch import Inputs
 
     table = page_table(Inputs("point", device="cpu"), 3, [33, 5, 5], 16)
@@ -83,8 +83,8 @@ def test_pages_of_uneven_sequences_are_gathered_in_order() -> None:
 @pytest.mark.parametrize("page", [1, 2, 16])
 def test_edges_are_one_token_what_is_around_a_page_and_uneven_lengths(page: int) -> None:
     p = {"batch": 3, "kv_len": 64, "page_size": page, "lengths": "even"}
-    found = [{**p, **edge} for edge in edges(p, "kv_len")]
-    assert all(refusal(edge) is None for edge in found)
+    found = [{**p, **edge} for edge in length_edges(p, "kv_len")]
+    assert all(length_refusal(edge) is None for edge in found)
     each = [lengths(edge, "kv_len") for edge in found]
     assert {1, page, page + 1} <= {one for tokens in each for one in tokens}
     assert any(len(set(tokens)) > 1 and page + 1 in tokens for tokens in each)
@@ -114,5 +114,5 @@ def test_the_edges_of_every_target_are_points_of_it() -> None:
 def test_lengths_of_no_token_at_all_are_refused() -> None:
     assert "1x0" in LENGTHS and "1x00" not in LENGTHS and "0x1" not in LENGTHS
     p = {"batch": 2, "kv_len": 64, "page_size": 16, "lengths": "2x0"}
-    assert refusal(p) == "lengths 2x0 leave no sequence a token"
-    assert refusal(p | {"lengths": "1x0_1x1"}) is None
+    assert length_refusal(p) == "lengths 2x0 leave no sequence a token"
+    assert length_refusal(p | {"lengths": "1x0_1x1"}) is None

@@ -8,9 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ncuflow.target import attention, blockscaled
-from ncuflow.target.dtypes import NVFP4
-from ncuflow.target.launch import Inputs
+from ncuflow.target import attention, inputs
+from ncuflow.target.launch import NVFP4, Inputs
 from ncuflow.targets import decode, prefill
 
 torch = pytest.importorskip("torch")
@@ -42,7 +41,7 @@ def test_flashinfer_quantises_to_the_same():
         pytest.skip("this FlashInfer has no reference of NVFP4 caches")
     torch.manual_seed(1)
     x = torch.randn(512, 128, dtype=torch.bfloat16)
-    ours = blockscaled.fours(x)
+    ours = inputs.fours(x)
     elements, scales = templates._nvfp4_kv_quantize_reference(x, torch.ones(1))
     theirs = stands_for(elements.view(torch.uint8), scales.view(torch.float8_e4m3fn).view(512, 8))
     assert torch.linalg.norm(theirs - ours.values) < 2e-2 * torch.linalg.norm(ours.values)

@@ -40,7 +40,7 @@ from ncuflow.source.index import index as source_index
 from ncuflow.sweep import points as sweep
 from ncuflow.target import reference
 from ncuflow.target.contract import FOLDERS, Target, jit_modules, known, load
-from ncuflow.target.planinfo import plan_info
+from ncuflow.target.launch import plan_info
 from ncuflow.target.rules import Rules
 from ncuflow.target.source import Build, Source
 from ncuflow.target.workload import Workload
@@ -1026,7 +1026,7 @@ def torch() -> Any:
 def test_a_page_table_is_shuffled_complete_and_gathers_in_order(
     torch: Any, length: int, page_size: int, last: int
 ) -> None:
-    from ncuflow.target.kv_pages import page_table
+    from ncuflow.target.inputs import page_table
     from ncuflow.target.launch import Inputs
 
     table = page_table(Inputs("point", device="cpu"), 3, length, page_size)
@@ -1046,9 +1046,8 @@ def test_a_page_table_is_shuffled_complete_and_gathers_in_order(
 
 
 def test_a_cache_of_8_bits_is_gathered_as_it_is(torch: Any) -> None:
-    from ncuflow.target.dtypes import torch_dtype
-    from ncuflow.target.kv_pages import page_table
-    from ncuflow.target.launch import Inputs
+    from ncuflow.target.inputs import page_table
+    from ncuflow.target.launch import Inputs, torch_dtype
 
     inputs = Inputs("point", device="cpu")
     table = page_table(inputs, 2, 5, 2)

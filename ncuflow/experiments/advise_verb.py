@@ -53,8 +53,8 @@ from ncuflow.run import FATAL, OK, SOME_FAILED
 from ncuflow.sweep import workloads
 from ncuflow.sweep.plan import objects
 from ncuflow.sweep.points import Planned, points, read_points, unable
-from ncuflow.target.backend import offline
 from ncuflow.target.contract import Target, known, load
+from ncuflow.target.source import offline
 
 ANSWER = Advice | audit.Audit | audit.StoreComparison
 PYTHON, STORE = "python", "flashinfer-store"

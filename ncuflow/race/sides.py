@@ -24,7 +24,7 @@ from ncuflow.io import scratch
 from ncuflow.process import die_with_parent, python_environment
 from ncuflow.run.builds import shown
 from ncuflow.sweep.points import Planned
-from ncuflow.target.backend import offline
+from ncuflow.target.source import offline
 
 Answer = dict[str, Any]
 LAST_WORDS = 4096  # bytes of what a side printed that are looked at for why it ended

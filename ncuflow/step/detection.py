@@ -15,7 +15,7 @@ from ncuflow.findings.kernelname import COPY, SAMPLING, bare, family
 from ncuflow.format import percent
 from ncuflow.io import read_yaml
 from ncuflow.parsers.timeline import GRAPH, KERNEL, UNSAID, Ints, Numbered, Timeline
-from ncuflow.target.seen import ENDLESS
+from ncuflow.target.rules import ENDLESS
 
 LEAST, ALIKE = 3, 0.5  # steps that nothing marks: so many repeats, of kernels that agree by so much
 RANGES, REPLAYS, PERIOD, LAYERS, WHOLE = (

@@ -16,8 +16,7 @@ from ncuflow.step.detection import WORDS
 from ncuflow.sweep.workloads import dumped
 from ncuflow.target.contract import Target, known
 from ncuflow.target.launch import Params
-from ncuflow.target.rules import Host, NoRuleError
-from ncuflow.target.seen import ENDLESS, Between, PartError, Seen, UnsaidError
+from ncuflow.target.rules import ENDLESS, Between, Host, NoRuleError, PartError, Seen, UnsaidError
 
 # Names that others wrote may be as long as they like: each word is looked at once.
 RANGE = re.compile(r"\b(?P<target>\w++)\((?P<params>\w++=[^()]*+)\)")

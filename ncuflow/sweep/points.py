@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncuflow.io import BadInput, read_json
-from ncuflow.target.backend import reachable
 from ncuflow.target.launch import MOST, GpuFacts, Written
+from ncuflow.target.source import reachable
 
 if TYPE_CHECKING:
     from ncuflow.target.contract import Target

@@ -18,10 +18,9 @@ from typing import Any, Literal, NamedTuple
 
 from ncuflow.expression import holds, names
 from ncuflow.io import resource
-from ncuflow.target.backend import Backend
 from ncuflow.target.launch import MOST, GpuFacts, Launch, Params, skip_reason
 from ncuflow.target.rules import Rules
-from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.source import Backend, Build, Jit, Source, Symbol
 from ncuflow.target.workload import Workload
 
 FOLDERS = "NCUFLOW_TARGETS"  # the environment variable with further folders, separated as in PATH

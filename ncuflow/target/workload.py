@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any, ClassVar
 
-from ncuflow.target.dtypes import DTYPES, ITEMSIZE
-from ncuflow.target.launch import MOST, GpuFacts
+from ncuflow.target.launch import DTYPES, ITEMSIZE, MOST, GpuFacts
 
 Block = dict[str, Any]
 ELEMENTS = {DTYPES[ours]: ours for ours in ITEMSIZE}

@@ -39,7 +39,7 @@ from ncuflow.step.shapes import NOTHING, KnownFacts
 ANSWER = StepAnswer
 SAID = "said by the caller"
 MOST_ROWS, LONGEST = 400, 1000  # of a table of the page, and of a name on it
-# What --known takes: names of ncuflow/target/seen.py.
+# What --known takes: names of ncuflow/target/rules.py.
 KNOWN = (
     "tokens", "decodes", "decodes_kv_tokens", "prompts", "prompt_tokens", "prompt_kv_tokens", "hidden", "intermediate",
     "vocab", "qo_heads", "kv_heads", "head_dim", "page_size",
