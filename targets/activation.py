@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Opportunity, Target, Work
-from ncuflow.target.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
-from ncuflow.target.rules import Rules, Seen, UnsaidError
+from ncuflow.target.contract import Choice, Opportunity, Target, Work, dependent_launch
+from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
+from ncuflow.target.launch import Inputs, Launch, Params, Tensor
+from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
 from ncuflow.target.workload import Block, Definition, Entry, Workload
 
@@ -92,7 +93,7 @@ def modules(p: Params) -> list[Any]:
     return [gen_act_and_mul_module(p["variant"])] if p["fused"] == "on" else []
 
 
-def shapes(seen: Seen) -> Iterator[Params]:
+def shapes(seen: LaunchSignature) -> Iterator[Params]:
     """A block a token; its threads tell the row while that is no longer than a block's most."""
     variants = [v for v in sorted(VARIANTS, key=len, reverse=True) if v in seen.name.lower()]
     said: Params = {"tokens": seen.grid[0], **seen.dtype} | (
@@ -126,25 +127,24 @@ def takes(entry: Entry) -> Block | None:
     return None
 
 
+_GETTER = "flashinfer.activation:get_act_and_mul_module"
+_KERNEL = Symbol("act_and_mul_kernel", "activation.cuh")
+
+
 TARGET = Target(
     name="activation",
     title="Gated activations",
     heading="Activation Kernel",
     order=8,
     parameters={
-        "variant": "silu",
+        "variant": VARIANTS,
         "tokens": 4096,
         "hidden": 14336,  # elements of an output row: the intermediate size of a feed-forward layer
         "dtype": "bf16",
-        "pdl": "auto",  # programmatic dependent launch: where the GPU has it
-        "fused": "on",  # off: the activation and the product as two calls of torch
+        "pdl": ("auto", "off"),  # programmatic dependent launch: where the GPU has it
+        "fused": ("on", "off"),  # off: the activation and the product as two calls of torch
     },
-    choices={
-        "variant": VARIANTS,
-        "dtype": tuple(ITEMSIZE),
-        "pdl": ("auto", "off"),
-        "fused": ("on", "off"),
-    },
+    choices={"dtype": tuple(ITEMSIZE)},
     unable=lambda p, gpu: (
         "dependent launch is a setting of the fused call"
         if (p["fused"], p["pdl"]) == ("off", "off")
@@ -161,13 +161,7 @@ TARGET = Target(
     build=Build(
         early=True,
         generate=modules,
-        jit=(
-            Jit(
-                "activation",
-                "flashinfer.activation:get_act_and_mul_module",
-                lambda p: (p["variant"],),
-            ),
-        ),
+        jit=(Jit("activation", _GETTER, lambda p: (p["variant"],)),),
     ),
     source=Source(
         api={
@@ -177,7 +171,7 @@ TARGET = Target(
             "jit": "flashinfer.jit.activation.gen_act_and_mul_module",
             "binding": "include/flashinfer/activation.cuh",  # its source is generated around it
         },
-        kernels=(Symbol("act_and_mul_kernel", "activation.cuh"),),
+        kernels=(_KERNEL,),
         tunables=(
             Tunable(
                 "threads",
@@ -206,14 +200,7 @@ TARGET = Target(
             "off",
             names=("one", "two"),
         ),
-        Choice(
-            "activation_pdl",
-            "Programmatic dependent launch or not",
-            "pdl",
-            "auto",
-            "off",
-            metrics=("time_hot_us", "time_cold_us"),
-        ),
+        dependent_launch("activation_pdl"),
     ),
     opportunities=(
         Opportunity(
@@ -221,7 +208,7 @@ TARGET = Target(
             shown="apart, {bytes_analytic} are moved: the activation is written and read again; DRAM is busy {sol_dram_pct} of "
             "the longer kernel's time",
             where="fused == 'off'",
-            symbol=Symbol("act_and_mul_kernel", "activation.cuh"),
+            symbol=_KERNEL,
             change="`silu_and_mul`, `gelu_and_mul` or `gelu_tanh_and_mul` over both projections in one row",
             choice="activation_fused",
             inverted=True,
@@ -232,7 +219,7 @@ TARGET = Target(
             "instructions of erf hold up the bytes",
             where="variant == 'gelu' and issue_active >= 0.5",
             bound="1 - sol_dram_pct / 100",
-            symbol=Symbol("act_and_mul_kernel", "activation.cuh"),
+            symbol=_KERNEL,
             change="`gelu_tanh_and_mul`, where the model was trained with it",
             choice="gelu_erf",
         ),

@@ -8,24 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ncuflow.target import attention, reference
+from ncuflow.target import attention
+from ncuflow.target.attention import plan_info
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
-from ncuflow.target.inputs import PageTable, pages_for
-from ncuflow.target.launch import (
-    ITEMSIZE,
-    TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    plan_info,
-    torch_dtype,
-)
+from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, PageTable, pages_for, torch_dtype
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.source import Build, Jit, Source, Symbol
 
-WORKSPACE_BYTES = 128 << 20
-_CHUNK_BYTES = 256 << 20  # float32 keys of one step of the reference
+_WRAPPER = Symbol("MultiLevelCascadeAttentionWrapper", "cascade.py")
 
 
 def point_id(p: Params) -> str:
@@ -36,11 +26,9 @@ def point_id(p: Params) -> str:
 
 def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why the point cannot be run; None if it can."""
-    if p["qo_heads"] % p["kv_heads"]:
-        return f"{p['qo_heads']} query heads are not a multiple of {p['kv_heads']} KV heads"
-    if p["prefix"] % p["page_size"]:
+    if p["qo_heads"] % p["kv_heads"] == 0 and p["prefix"] % p["page_size"]:
         return f"a prefix of {p['prefix']} tokens does not fill its pages of {p['page_size']}"
-    return None
+    return attention.ungrouped(p)
 
 
 def work(p: Params) -> Work:
@@ -67,7 +55,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     k, v = (inputs.normal(*shape, dtype=dtype) for _ in range(2))
     whole = _joined(p, shared, own)
     make = _cascade if p["variant"] == "cascade" else _flat
-    wrapper, plan = make(p, q, shared, own, whole)
+    wrapper, plan = make(p, q, (shared, own), whole)
     last: dict[str, Tensor] = {}
 
     def run() -> None:
@@ -77,7 +65,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     return Launch(
         run=run,
         output=lambda: (last["out"],),
-        reference=lambda: (expected(q, k, v, whole),),
+        reference=lambda: (attention.decoded(q, k, v, whole),),
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: (last["out"],),
         allocates=True,
@@ -116,50 +104,23 @@ def _joined(p: Params, shared: PageTable, own: PageTable) -> PageTable:
 Planned = tuple[Any, Callable[[], None]]  # (wrapper, its plan())
 
 
-def _sizes(p: Params) -> tuple[int, ...]:
-    return p["qo_heads"], p["kv_heads"], p["head_dim"], p["page_size"]
-
-
-def _cascade(p: Params, q: Tensor, shared: PageTable, own: PageTable, whole: PageTable) -> Planned:
+def _cascade(p: Params, q: Tensor, levels: tuple[PageTable, ...], whole: PageTable) -> Planned:
     import flashinfer
     import torch
 
-    workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
-    wrapper = flashinfer.MultiLevelCascadeAttentionWrapper(2, workspace, "NHD")
+    wrapper = flashinfer.MultiLevelCascadeAttentionWrapper(2, attention.workspace(q), "NHD")
     rows = torch.arange(p["batch"] + 1, dtype=torch.int32, device=q.device)
-    levels = (shared, own)
 
     def plan() -> None:
-        wrapper.plan(
-            [rows[[0, -1]], rows],
-            [table.indptr for table in levels],
-            [table.indices for table in levels],
-            [table.last_page_len for table in levels],
-            *_sizes(p),
-            q_data_type=q.dtype,
-        )
+        tables = map(list, zip(*(table.planned for table in levels), strict=True))
+        wrapper.plan([rows[[0, -1]], rows], *tables, *attention.sizes(p), q_data_type=q.dtype)
 
     return wrapper, plan
 
 
-def _flat(p: Params, q: Tensor, shared: PageTable, own: PageTable, whole: PageTable) -> Planned:
-    import flashinfer
-    import torch
-
-    workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
-    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=True)
-
-    def plan() -> None:
-        wrapper.plan(
-            whole.indptr,
-            whole.indices,
-            whole.last_page_len,
-            *_sizes(p),
-            q_data_type=q.dtype,
-            kv_data_type=q.dtype,
-        )
-
-    return wrapper, plan
+def _flat(p: Params, q: Tensor, levels: tuple[PageTable, ...], whole: PageTable) -> Planned:
+    wrapper = attention.decode_wrapper(q)
+    return wrapper, attention.decode_plan(p, wrapper, whole)
 
 
 def modules(p: Params) -> list[Any]:
@@ -175,26 +136,13 @@ def modules(p: Params) -> list[Any]:
     return [*found, cascade.gen_cascade_module()] if p["variant"] == "cascade" else found
 
 
-def expected(q: Tensor, k: Tensor, v: Tensor, table: PageTable) -> Tensor:
-    """Decode over a table of equally long sequences, in steps that fit into memory."""
-    import torch
-
-    per_sequence = 4 * table.lengths[0] * k.shape[2] * k.shape[3]
-    step, parts = max(1, _CHUNK_BYTES // per_sequence), []
-    for first in range(0, len(q), step):
-        last = min(len(q), first + step)
-        keys, values = (table.gather(cache, first, last) for cache in (k, v))
-        parts.append(reference.decode_attention(q[first:last], keys, values))
-    return torch.cat(parts)
-
-
 TARGET = Target(
     name="cascade",
     title="Cascade attention",
     heading="Cascade Attention Kernels",
     order=12,
     parameters={
-        "variant": "cascade",  # flat: decode with the prefix in every sequence's page table
+        "variant": ("cascade", "flat"),  # flat: decode, the prefix in every page table
         "batch": 64,
         "prefix": 8192,  # tokens that all sequences share, a multiple of the page size
         "kv_len": 512,  # tokens of each sequence's own
@@ -202,13 +150,9 @@ TARGET = Target(
         "kv_heads": 8,
         "head_dim": 128,
         "page_size": 16,
-        "dtype": "f16",
-    },
-    choices={
-        "variant": ("cascade", "flat"),
         "dtype": tuple(ITEMSIZE),
-        "head_dim": (64, 128, 256),
     },
+    choices={"head_dim": (64, 128, 256)},
     small={"batch": 2, "prefix": 64, "kv_len": 32},
     id=point_id,
     unable=unable,
@@ -220,7 +164,7 @@ TARGET = Target(
         {"batch": 3, "qo_heads": 128, "kv_heads": 8, "kv_len": p["page_size"] + 1},
     ],
     stops_tracing=lambda p: attention.STOPS_TRACING["auto"] if p["variant"] == "cascade" else False,
-    memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
+    memory=lambda p: work(p).bytes + attention.WORKSPACE_BYTES,
     work=work,
     written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],
     prepare=prepare,
@@ -232,9 +176,9 @@ TARGET = Target(
             "binding": "csrc/cascade.cu",
         },
         kernels=(
-            Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
-            Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),
-            Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
+            attention.HOPPER,
+            attention.PAGED,
+            attention.MERGE,
             Symbol("MergeStateInPlaceKernel", "attention/cascade.cuh"),
         ),
         sources=("cascade.cu", "flashinfer_cascade_binding.cu"),
@@ -254,7 +198,7 @@ TARGET = Target(
             shown="{batch} sequences read {prefix} tokens of one prefix: L2 is busy {sol_l2_pct} of the time, DRAM "
             "{sol_dram_pct}",
             where="variant == 'flat'",
-            symbol=Symbol("MultiLevelCascadeAttentionWrapper", "cascade.py"),
+            symbol=_WRAPPER,
             change="`MultiLevelCascadeAttentionWrapper` with the prefix as its first level",
             choice="cascade",
         ),
@@ -266,7 +210,7 @@ TARGET = Target(
             "and flops_tensor_counted > 4 * flops_analytic",
             # The own level is one kernel: the main one, or one of the others.
             bound="max(others_pct, 100 - others_pct) / 100",
-            symbol=Symbol("MultiLevelCascadeAttentionWrapper", "cascade.py"),
+            symbol=_WRAPPER,
             change='build the wrapper of the last level with `backend="fa2"`: the constructor leaves it to FlashInfer\'s choice',
             how="pass a backend on in `cascade.py`, and `ncuflow try` the patch",
         ),
@@ -274,7 +218,7 @@ TARGET = Target(
             what="flat decode",
             shown="{kernel_count} kernels follow each other: levels, cleared outputs, a merge",
             where="variant == 'cascade'",
-            symbol=Symbol("MultiLevelCascadeAttentionWrapper", "cascade.py"),
+            symbol=_WRAPPER,
             change="where few sequences share little: the prefix's pages in every page table",
             choice="cascade",
             inverted=True,

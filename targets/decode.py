@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import groupby
-from math import ceil
 from typing import Any
 
-from ncuflow.format import with_unit
-from ncuflow.target import attention, reference
-from ncuflow.target.contract import Choice, Knob, Opportunity, Target, Work, uneven
-from ncuflow.target.inputs import (
-    LENGTHS,
-    PageTable,
-    length_edges,
-    length_label,
-    length_refusal,
-    lengths,
-    page_table,
+from ncuflow.target import attention, fa2
+from ncuflow.target.attention import LENGTHS, lengths, plan_info
+from ncuflow.target.contract import (
+    Choice,
+    Knob,
+    Opportunity,
+    Target,
+    Work,
+    dependent_launch,
+    uneven,
 )
-from ncuflow.target.launch import (
-    FP8,
-    ITEMSIZE,
-    KV,
-    NVFP4,
-    TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    plan_info,
-    torch_dtype,
-)
-from ncuflow.target.rules import Host, LaunchConfig, Rules, Seen, UnsaidError
-from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
+from ncuflow.target.inputs import FP8, ITEMSIZE, TOLERANCE, PageTable, page_table, torch_dtype
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, captured
+from ncuflow.target.rules import Rules
+from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable, symbols
 from ncuflow.target.workload import BACKENDS, Block, Definition, Entry, Routine, Workload
 
 GROUPS = (1, 2, 3, 4, 8)  # query heads per KV head that the CUDA-core kernel is built for
-WORKSPACE_BYTES = 128 << 20
 _BACKENDS = (attention.FA3, attention.TRTLLM_GEN, attention.CUTE_DSL, attention.CUDNN)
-_CHUNK_BYTES = 256 << 20  # float32 keys of one step of the reference
+# What a caller chooses, by FlashInfer's default.
+_FREE = {"cores": "cuda", "backend": "auto", "split": "auto", "pdl": "auto", "launch": "eager"}
+_NAMES = ("auto", "fa2", *(backend.name for backend in _BACKENDS))
+_WRAPPER = Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py")
+_NAME = _WRAPPER.name
+_LAUNCHED = Symbol("BatchDecodeWithPagedKVCacheDispatched", "attention/decode.cuh")
+_KERNEL = Symbol("BatchDecodeWithPagedKVCacheKernel", "attention/decode.cuh")
+_CHUNKS = "PartitionPagedKVCacheBinarySearchMinNumPagePerBatch"
 
 
 def point_id(p: Params) -> str:
@@ -50,20 +40,18 @@ def point_id(p: Params) -> str:
     knobs += "_graph" if p["launch"] == "graph" else ""
     knobs += "_nosplit" if p["split"] == "off" else ""
     knobs += "_nopdl" if p["pdl"] == "off" else ""
-    knobs += {FP8: "_kv8", NVFP4: "_kv4"}.get(p["kv"], "")
-    knobs += f"_cap{p['soft_cap']}" if p["soft_cap"] else ""
-    knobs += f"_win{p['window']}" if p["window"] else ""
+    knobs += "".join(attention.marks(p))
     return (
-        f"B{p['batch']}_L{length_label(p, 'kv_len')}_H{p['qo_heads']}_K{p['kv_heads']}"
+        f"B{p['batch']}_L{attention.length_label(p, 'kv_len')}_H{p['qo_heads']}_K{p['kv_heads']}"
         f"_D{p['head_dim']}_P{p['page_size']}_{p['dtype']}_{cores}{knobs}"
     )
 
 
 def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
-    group, rest = divmod(p["qo_heads"], p["kv_heads"])
-    if rest:
-        return f"{p['qo_heads']} query heads are not a multiple of {p['kv_heads']} KV heads"
+    if why := attention.ungrouped(p):
+        return why
+    group = p["qo_heads"] // p["kv_heads"]
     if p["cores"] == "cuda" and group not in GROUPS:
         return f"the CUDA-core kernel has no group of {group} query heads per KV head"
     if p["backend"] != "auto" and p["cores"] == "cuda":
@@ -76,9 +64,7 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return "the wrapper for CUDA graphs takes no backend"
     if p["backend"] == "fa3" and p["kv"] == FP8:
         return attention.FA3_FP8
-    if p["cores"] == "cuda" and p["kv"] == NVFP4:
-        return "a KV cache of NVFP4 is read on tensor cores alone"
-    return attention.no_nvfp4(p) or length_refusal(p)
+    return attention.no_nvfp4(p) or attention.length_refusal(p)
 
 
 def work(p: Params) -> Work:
@@ -87,21 +73,16 @@ def work(p: Params) -> Work:
     FLOPs: 2*T*H*(D+D), T the KV tokens of all sequences that their windows leave. Bytes: q, o, and of
     these tokens k and v, once.
     """
-    h, d = p["qo_heads"], p["head_dim"]
-    tokens = sum(_seen(p, length) for length in lengths(p, "kv_len"))
+    h, d, found = p["qo_heads"], p["head_dim"], lengths(p, "kv_len")
+    # window_left tokens before its own, and that
+    tokens = sum(min(length, p["window"] + 1) if p["window"] else length for length in found)
     return Work(
         flops=2 * tokens * h * 2 * d,
         bytes=2 * p["batch"] * h * d * ITEMSIZE[p["dtype"]]
         + round(2 * tokens * p["kv_heads"] * d * attention.kv_bytes(p)),
         convention="FlashInfer attention_flops with one query row; q, k, v, o once"
-        + ", with the scales of NVFP4" * (p["kv"] == NVFP4)
-        + ", tokens within the window alone" * bool(p["window"]),
+        + attention.counted(p, "tokens"),
     )
-
-
-def _seen(p: Params, length: int) -> int:
-    """Tokens of a sequence that its query sees: window_left before it, and its own."""
-    return min(length, p["window"] + 1) if p["window"] else length
 
 
 def prepare(p: Params, seed: int = 0) -> Launch:
@@ -119,19 +100,14 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     shape = (len(table.indices), p["page_size"], p["kv_heads"], p["head_dim"])
     k, v = (attention.cache(p, inputs, *shape) for _ in range(2))
     out = torch.empty_like(q)
-    wrapper = _wrapper(p, table, q.device)
+    wrapper = _wrapper(p, table, q)
     settings = attention.masking(p) | asked(p)["plan"]
     pdl = asked(p)["run"]
 
     def plan() -> None:
         wrapper.plan(
-            table.indptr,
-            table.indices,
-            table.last_page_len,
-            p["qo_heads"],
-            p["kv_heads"],
-            p["head_dim"],
-            p["page_size"],
+            *table.planned,
+            *attention.sizes(p),
             pos_encoding_mode="NONE",
             q_data_type=dtype,
             kv_data_type=cached,
@@ -143,9 +119,11 @@ def prepare(p: Params, seed: int = 0) -> Launch:
 
     plan()
     return Launch(
-        run=_captured(run) if p["launch"] == "graph" else run,
+        run=captured(run) if p["launch"] == "graph" else run,
         output=lambda: (out,),
-        reference=lambda: (_reference(p, q, k.values, v.values, table),),
+        reference=lambda: (
+            attention.decoded(q, k.values, v.values, table, p["soft_cap"], p["window"]),
+        ),
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: (out,),
         plan=plan,
@@ -167,81 +145,6 @@ def modules(p: Params) -> list[Any]:
     return [gen_batch_decode_module(*attention.arguments(p))]
 
 
-def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
-    """Of DecodePlan: the KV cache is split where whole sequences leave the GPU room."""
-    attention.refuse_unknown(p)
-    if p["cores"] == "tensor":
-        one = {"seq_len": 1, "layout": "paged", "causal": False}
-        yield from attention.launches({**p, **one}, host, p["kv_len"])
-        return
-    item, dim, group = ITEMSIZE[p["dtype"]], p["head_dim"], p["qo_heads"] // p["kv_heads"]
-    vec = max(16 // item, dim // 32)
-    bdx, tile = dim // vec, 4 if group == 1 else 1
-    bdz = max(128, bdx * group) // (bdx * group)
-    threads = bdx * group * bdz
-    shared = 2 * 2 * tile * group * bdz * dim * item + max(tile * threads * 8, 2 * group * bdz * 4)
-    name = (
-        f"flashinfer::BatchDecodeWithPagedKVCacheKernel<{attention.NO_POSITIONS}, 2, {tile}, {vec}, {bdx}, {group}, {bdz},"
-        f" {attention.variant(p)}, Params>"
-    )
-    slots, pages = host.slots(name, threads, shared), ceil(p["kv_len"] / p["page_size"])
-    blocks, graph = p["batch"], p["launch"] == "graph"
-    split, note = False, ""
-    if p["batch"] * p["kv_heads"] < slots:
-        low = attention.shortest_chunk(slots // p["kv_heads"], p["batch"], pages, p["page_size"])
-        chunks = ceil(pages / low)
-        blocks = p["batch"] * chunks
-        split = graph or blocks != p["batch"]
-        blocks = slots // p["kv_heads"] if graph else blocks
-        if split:
-            note = f"KV cache in {with_unit(chunks, 'chunks')} of {low * p['page_size']} tokens"
-    yield LaunchConfig(name, (blocks, p["kv_heads"], 1), (bdx, group, bdz), shared, note)
-    if split:
-        yield attention.merge(p, p["batch"], host)
-
-
-def shapes(seen: Seen) -> Iterator[Params]:
-    """Heads and their dimension are in the launch, the sequences in the step; the caches' lengths only in what is said of them.
-
-    A launch says how many chunks there are, and that is alike for all long caches.
-    """
-    said: Params
-    if seen.kernel == "BatchDecodeWithPagedKVCacheKernel":
-        group, dim = seen.number("bdy"), seen.number("bdx") * seen.number("vec_size")
-        kv_heads = seen.grid[1]
-        said = {
-            "kv_heads": kv_heads,
-            "qo_heads": kv_heads * group,
-            "head_dim": dim,
-            "cores": "cuda",
-        }
-        if seen.number("vec_size") > max(8, dim // 32):  # it loads 16 bytes of the cache
-            said["kv"] = FP8
-    elif seen.kernel == "BatchPrefillWithPagedKVCacheKernel" and seen.number("CTA_TILE_Q") == 16:
-        said = {"kv_heads": seen.grid[2], "cores": "tensor"}
-        said["head_dim"] = 16 * seen.number("NUM_MMA_D_QK")
-        if heads := seen.sure("qo_heads"):
-            said["qo_heads"] = heads
-    else:
-        raise UnsaidError("no rule tells the shape of this decode from its launch")
-    said |= seen.attention() | seen.dtype | ({"launch": "graph"} if seen.graph else {})
-    batch, tokens = seen.sure("decodes"), seen.told("decodes_kv_tokens")
-    if batch is None:
-        raise UnsaidError(
-            "its sequences are not in the launch, whose grid has chunks of them", said
-        )
-    said["batch"] = batch
-    if page := seen.sure("page_size"):
-        said["page_size"] = page
-    if tokens is None:
-        why = "the launch is alike for every length of the cache, and nothing else tells it"
-        raise UnsaidError(why, said)
-    if "qo_heads" not in said:
-        raise UnsaidError("query heads are not in the launch of a tensor-core decode", said)
-    for kv_len in sorted({max(1, round(count / batch)) for count in tokens}):
-        yield {**said, "kv_len": kv_len}
-
-
 def takes(entry: Entry) -> Block | None:
     """A case of a workload as a block of the sweep; None for one of another kernel."""
     match entry:
@@ -257,18 +160,17 @@ def takes(entry: Entry) -> Block | None:
     return None
 
 
-def _wrapper(p: Params, table: PageTable, device: Any) -> Any:
+def _wrapper(p: Params, table: PageTable, q: Tensor) -> Any:
     import flashinfer
     import torch
 
-    workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-    settings = asked(p)["wrapper"]
+    memory, settings = attention.workspace(q), asked(p)["wrapper"]
     if p["launch"] == "eager":
-        return flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", **settings)
+        return flashinfer.BatchDecodeWithPagedKVCacheWrapper(memory, "NHD", **settings)
     # the graph reads the page table from these buffers; plan() copies into them
-    buffers = [torch.empty_like(t) for t in (table.indptr, table.indices, table.last_page_len)]
+    buffers = [torch.empty_like(t) for t in table.planned]
     return flashinfer.CUDAGraphBatchDecodeWithPagedKVCacheWrapper(
-        workspace, *buffers, "NHD", settings["use_tensor_cores"]
+        memory, *buffers, "NHD", settings["use_tensor_cores"]
     )
 
 
@@ -283,51 +185,17 @@ def asked(p: Params) -> dict[str, Params]:
     }
 
 
-def _captured(run: Callable[[], None]) -> Callable[[], None]:
-    """Replay of ``run`` captured in a CUDA graph, after a warm-up on a side stream."""
-    import torch
-
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    replay: Callable[[], None] = graph.replay
-    return replay
-
-
-def _reference(p: Params, q: Tensor, k: Tensor, v: Tensor, table: PageTable) -> Tensor:
-    import torch
-
-    per_token = 4 * k.shape[2] * k.shape[3]
-    parts, first = [], 0
-    for length, same in groupby(table.lengths):
-        end = first + len(list(same))
-        step = max(1, _CHUNK_BYTES // (max(1, length) * per_token))
-        for start in range(first, end, step):
-            part = slice(start, min(end, start + step))
-            keys, values = (
-                table.gather(cache, part.start, part.stop)[:, length - _seen(p, length) :]
-                for cache in (k, v)
-            )
-            parts.append(reference.decode_attention(q[part], keys, values, p["soft_cap"]))
-        first = end
-    return torch.cat(parts)
-
-
 _SCHEDULER = "data/include/flashinfer/attention/scheduler.cuh"
 _ESTIMATED = "BatchDecodeWithPagedKVCacheWorkEstimationDispatched"
 
 
+_CUDA = "cores == 'cuda'"
+
+
 def _twice(pattern: str) -> tuple[Constant, ...]:
     """The place of a constant where the kernel is launched, and where plan() asks how many of its blocks fit."""
-    launched = "BatchDecodeWithPagedKVCacheDispatched"
-    header = "data/include/flashinfer/attention/decode.cuh"
-    return Constant(_SCHEDULER, _ESTIMATED, pattern), Constant(header, launched, pattern)
+    header = f"data/include/flashinfer/{_LAUNCHED.header}"
+    return Constant(_SCHEDULER, _ESTIMATED, pattern), Constant(header, _LAUNCHED.name, pattern)
 
 
 TARGET = Target(
@@ -342,71 +210,41 @@ TARGET = Target(
         "kv_heads": 32,
         "head_dim": 128,
         "page_size": 16,
-        "dtype": "f16",
-        "cores": "cuda",
-        "backend": "auto",  # on tensor cores: FlashInfer's choice, or where FlashInfer has another
-        "lengths": "even",  # lognormal, zipf: as many tokens, unevenly; 1x32768_31x512: a list
-        "launch": "eager",  # graph: replay of a CUDA graph
-        "split": "auto",  # of the KV cache over blocks: plan() chooses
-        "pdl": "auto",  # programmatic dependent launch: where the GPU has it
-        "kv": "same",  # fp8, nvfp4: a cache of 8 bits (e4m3), or of 4 with its scales, under queries of dtype
-        "soft_cap": 0,  # logits_soft_cap; 0: none
-        "window": 0,  # window_left: tokens before its own that a query sees; 0: all
-    },
-    choices={
         "dtype": tuple(ITEMSIZE),
         "cores": ("cuda", "tensor"),
-        "backend": ("auto", "fa2", "fa3", *(b.name for b in _BACKENDS if b.name != "fa3")),
-        "lengths": LENGTHS,
-        "launch": ("eager", "graph"),
-        "split": ("auto", "off"),
-        "pdl": ("auto", "off"),
-        "head_dim": (64, 128, 256),
-        "kv": KV,
-        "soft_cap": attention.SOFT_CAPS,
-        "window": attention.WINDOWS,
+        "backend": _NAMES,  # on tensor cores: FlashInfer's choice, or where FlashInfer has another
+        "lengths": LENGTHS,  # even; lognormal, zipf: as many tokens, unevenly; 1x32768_31x512: a list
+        "launch": ("eager", "graph"),  # graph: replay of a CUDA graph
+        "split": ("auto", "off"),  # of the KV cache over blocks: plan() chooses
+        "pdl": ("auto", "off"),  # programmatic dependent launch: where the GPU has it
+        "kv": attention.KV,  # fp8, nvfp4: a cache of 8 bits (e4m3), or of 4 with its scales, under queries of dtype
+        "soft_cap": attention.SOFT_CAPS,  # logits_soft_cap; 0: none
+        "window": attention.WINDOWS,  # window_left: tokens before its own that a query sees; 0: all
     },
+    choices={"head_dim": (64, 128, 256)},
     small={"batch": 1, "kv_len": 128},
     id=point_id,
     unable=unable,
-    # and the most query heads that share a KV head, at a page that is begun
-    edges=lambda p: [
-        *length_edges(p, "kv_len"),
-        {
-            "batch": 1,
-            "qo_heads": 128,
-            "kv_heads": 16,
-            "kv_len": p["page_size"] + 1,
-            "lengths": "even",
-        },
-    ],
-    free=lambda p: {
-        "cores": "cuda",
-        "backend": "auto",
-        "split": "auto",
-        "pdl": "auto",
-        "launch": "eager",
-    },
+    edges=lambda p: attention.edges(p, "kv_len", kv_heads=16),
+    free=lambda p: dict(_FREE),
     asked=asked,
     # on tensor cores a prefill kernel runs; "auto" has been fa3 in some versions
     stops_tracing=lambda p: (
         attention.STOPS_TRACING.get(p["backend"]) if p["cores"] == "tensor" else False
     ),
     backends=_BACKENDS,
-    memory=lambda p: work(p).bytes + attention.values_bytes(p, work) + WORKSPACE_BYTES,
+    memory=lambda p: work(p).bytes + attention.values_bytes(p, work) + attention.WORKSPACE_BYTES,
     work=work,
     written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],
     prepare=prepare,
     part=lambda p: attention.part(p, "decode", p["batch"]),
     workload=Workload(takes=takes),
     rules=Rules(
-        launches=launches,
-        splits=lambda p, kernel, argument: attention.split(p, kernel, argument, p["kv_len"]),
-        shapes=shapes,
-        finishers=("PersistentVariableLengthMergeStatesKernel",),
-        tells=lambda p: {
-            name: p[name] for name in ("qo_heads", "kv_heads", "head_dim") if name in p
-        },
+        launches=fa2.decode_launches,
+        splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, p["kv_len"]),
+        shapes=fa2.decode_shapes,
+        finishers=(attention.MERGE.name,),
+        tells=lambda p: {n: p[n] for n in ("qo_heads", "kv_heads", "head_dim") if n in p},
     ),
     build=Build(
         early=True,
@@ -421,19 +259,8 @@ TARGET = Target(
             "binding": "csrc/batch_decode.cu",
             "scheduler": "include/flashinfer/attention/scheduler.cuh",
         },
-        kernels=(
-            Symbol("BatchDecodeWithPagedKVCacheKernel", "attention/decode.cuh"),
-            Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),  # tensor cores
-            Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
-        ),
-        functions=tuple(
-            Symbol(name, "attention/scheduler.cuh")
-            for name in (
-                "PartitionPagedKVCacheBinarySearchMinNumPagePerBatch",
-                "BatchDecodeWithPagedKVCacheWorkEstimationDispatched",
-                "DecodePlan",
-            )
-        ),
+        kernels=(_KERNEL, attention.PAGED, attention.MERGE),  # the second on tensor cores
+        functions=symbols("attention/scheduler.cuh", _CHUNKS, _ESTIMATED, "DecodePlan"),
         sources=(
             "batch_decode.cu",
             "batch_decode_jit_binding.cu",
@@ -445,7 +272,7 @@ TARGET = Target(
                 "chunk",  # tokens that a chunk of a split KV cache has at least
                 (Constant(_SCHEDULER, _ESTIMATED, r"std::max\((\d+) / page_size, 1U\)"),),
                 (64, 256, 32),
-                where="cores == 'cuda'",
+                _CUDA,
             ),
             Tunable(
                 "stages",
@@ -457,13 +284,10 @@ TARGET = Target(
                     ),
                 ),
                 (3, 1, 4),
-                where="cores == 'cuda'",
+                _CUDA,
             ),
             Tunable(
-                "threads",
-                _twice(r"num_threads = std::max\((\d+)U, bdx \* bdy\)"),
-                (256, 64),
-                where="cores == 'cuda'",
+                "threads", _twice(r"num_threads = std::max\((\d+)U, bdx \* bdy\)"), (256, 64), _CUDA
             ),
             Tunable(
                 "tile",
@@ -534,10 +358,8 @@ TARGET = Target(
         *uneven("decode"),
         Choice("decode_page", "Page size 16 or 1", "page_size", 16, 1),
         Choice("decode_kv", "KV cache of 16 bits or of 8 (fp8)", "kv", "same", FP8),
-        Choice(
-            "decode_cap", "Without or with a soft cap on logits", "soft_cap", 0, 30, given="model"
-        ),
-        Choice("decode_window", "All tokens or a window of 1024", "window", 0, 1024, given="model"),
+        attention.soft_cap("decode_cap"),
+        attention.window("decode_window"),
         # CUDA-core decode ignores the flag.
         Choice(
             "decode_split",
@@ -547,14 +369,7 @@ TARGET = Target(
             "off",
             where="cores == 'tensor'",
         ),
-        Choice(
-            "decode_pdl",
-            "Programmatic dependent launch or not",
-            "pdl",
-            "auto",
-            "off",
-            metrics=("time_hot_us", "time_cold_us"),
-        ),
+        dependent_launch("decode_pdl"),
         Choice(
             "launch",
             "Eager or CUDA graph",
@@ -565,44 +380,17 @@ TARGET = Target(
         ),
     ),
     knobs=(
-        Knob(
-            "use_tensor_cores",
-            "the wrapper; another module",
-            Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),
-            "cores_grouped",
-            "BatchDecodeWithPagedKVCacheWrapper",
-        ),
-        Knob(
-            "backend",
-            "the wrapper, on tensor cores",
-            Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),
-            "decode_backend",
-            "BatchDecodeWithPagedKVCacheWrapper",
-        ),
-        Knob(
-            "kv_data_type",
-            "compile time, a module of its own",
-            Symbol("BatchDecodeWithPagedKVCacheKernel", "attention/decode.cuh"),
-            "decode_kv",
-        ),
+        Knob("use_tensor_cores", "the wrapper; another module", _WRAPPER, "cores_grouped", _NAME),
+        Knob("backend", "the wrapper, on tensor cores", _WRAPPER, "decode_backend", _NAME),
+        Knob("kv_data_type", "compile time, a module of its own", _KERNEL, "decode_kv"),
         Knob(
             "window_left",
             "compile time, a module of its own; its value at launch",
-            Symbol("BatchDecodeWithPagedKVCacheKernel", "attention/decode.cuh"),
+            _KERNEL,
             "decode_window",
         ),
-        Knob(
-            "disable_split_kv",
-            "plan(), on tensor cores alone",
-            Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
-            "decode_split",
-        ),
-        Knob(
-            "enable_pdl",
-            "launch",
-            Symbol("BatchDecodeWithPagedKVCacheDispatched", "attention/decode.cuh"),
-            "decode_pdl",
-        ),
+        Knob("disable_split_kv", "plan(), on tensor cores alone", attention.SPLIT, "decode_split"),
+        Knob("enable_pdl", "launch", _LAUNCHED, "decode_pdl"),
     ),
     opportunities=(
         Opportunity(
@@ -611,7 +399,7 @@ TARGET = Target(
             "cores multiply a KV token for each query head of its group",
             where="kv_heads < qo_heads and cores == 'cuda'",
             bound="1 - sol_dram_pct / 100",
-            symbol=Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),
+            symbol=_WRAPPER,
             change="`use_tensor_cores=True` (the default is False)",
             choice="cores_grouped",
         ),
@@ -621,7 +409,7 @@ TARGET = Target(
             "whole, and its blocks run alone at the end",
             where="cores == 'tensor' and lengths != 'even' and backend != 'fa3' and tail_pct >= 25 and merge_pct == 0",
             bound="tail_pct / 100",
-            symbol=Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),
+            symbol=_WRAPPER,
             change="`use_tensor_cores=False` where few requests are much longer than the others: its plan() splits them",
             choice="cores_grouped",
             inverted=True,
@@ -631,7 +419,7 @@ TARGET = Target(
             shown="launch and tail take {tail_pct} of the time, and no KV is split: there are enough blocks, of unequal length",
             where="cores == 'tensor' and lengths != 'even' and backend != 'fa3' and tail_pct >= 25 and merge_pct == 0",
             bound="tail_pct / 100",
-            symbol=Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
+            symbol=attention.SPLIT,
             change="`plan(fixed_split_size=…)`, in pages, of about the mean length",
             how="time such a plan() beside the usual one: no point of the sweep sets it",
         ),
@@ -641,7 +429,7 @@ TARGET = Target(
             "the whole cache and masks what lies outside",
             where="cores == 'cuda' and window > 0 and bytes_dram_counted > 2 * bytes_analytic",
             bound="1 - bytes_analytic / bytes_dram_counted",
-            symbol=Symbol("BatchDecodeWithPagedKVCacheKernel", "attention/decode.cuh"),
+            symbol=_KERNEL,
             change="hand plan() the pages of the last `window_left + 1` tokens alone, positions being in the keys; or "
             "`use_tensor_cores=True`, whose kernel begins at the window",
             choice="cores_grouped",
@@ -654,7 +442,7 @@ TARGET = Target(
             # half of the bytes, by as many instructions, and those that convert
             bound="min(0.5, 1 - issue_active)",
             other_work=True,
-            symbol=Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),
+            symbol=_WRAPPER,
             change="`plan(kv_data_type=torch.float8_e4m3fn)`, at the price of precision",
             choice="decode_kv",
         ),
@@ -677,7 +465,7 @@ TARGET = Target(
             where="merge_pct > 0 and cores == 'tensor' and split == pdl == 'auto' and launch == 'eager' "
             "and batch * kv_heads >= 0.9 * gpu_sm_count",
             bound="merge_pct / 100",
-            symbol=Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
+            symbol=attention.SPLIT,
             change="`plan(disable_split_kv=True)`",
             choice="decode_split",
             relaunches=True,
@@ -687,7 +475,7 @@ TARGET = Target(
             shown="merging takes {merge_us}, {merge_pct} of the kernels' time; DRAM is busy {merge_dram_pct} of that",
             where="merge_pct > 0 and launch == 'eager'",
             bound="merge_pct / 100 * (1 - merge_dram_pct / 100)",
-            symbol=Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
+            symbol=attention.MERGE,
             change="more rows and heads in flight per block, where chunks are few",
             how="instantiate `VariableLengthMergeStates` with a smaller `bdy` for few chunks, and `ncuflow try` the patch",
         ),
@@ -697,9 +485,7 @@ TARGET = Target(
             where="cores == 'cuda' and blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto'",
             # places stay empty in the attention kernel alone
             bound="blocks_pct / 100 * main_pct / 100",
-            symbol=Symbol(
-                "PartitionPagedKVCacheBinarySearchMinNumPagePerBatch", "attention/scheduler.cuh"
-            ),
+            symbol=Symbol(_CHUNKS, "attention/scheduler.cuh"),
             change="lower the least chunk where sequences × KV heads leave SMs empty",
             how="`ncuflow try` a change of `min_num_pages_per_batch`, as `examples/changes/decode-shorter-chunks` is",
         ),
@@ -709,7 +495,7 @@ TARGET = Target(
             where="cores == 'tensor' and blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto'",
             # places stay empty in the attention kernel alone
             bound="blocks_pct / 100 * main_pct / 100",
-            symbol=Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
+            symbol=attention.SPLIT,
             change="lower `min_kv_chunk_size`, which `PrefillBinarySearchKVChunkSize` starts from, where sequences × KV "
             "heads leave SMs empty",
             how="change `min_kv_chunk_size` in `PrefillSplitQOKVIndptr`, and `ncuflow try` the patch",

@@ -12,22 +12,13 @@ from typing import Any
 
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
-from ncuflow.target.launch import (
-    ITEMSIZE,
-    TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    capability,
-    torch_dtype,
-)
+from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
 from ncuflow.target.source import Build, Source, Symbol
 from ncuflow.target.workload import Block, Entry, Routine, Workload
 
 HEAD_DIM = 128  # the one that FlashInfer is built for
-_CP = {"on": True, "off": False}
+_CP = {"auto": {}, "on": {"use_cp": True}, "off": {"use_cp": False}}  # arguments of the call
 
 
 def point_id(p: Params) -> str:
@@ -71,7 +62,7 @@ def written(p: Params) -> int:
 
 def asked(p: Params) -> dict[str, Params]:
     """Arguments of the call: what a point chooses beside its shape."""
-    return {"run": {} if p["cp"] == "auto" else {"use_cp": _CP[p["cp"]]}}
+    return {"run": dict(_CP[p["cp"]])}
 
 
 def prepare(p: Params, seed: int = 0) -> Launch:
@@ -96,21 +87,10 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         raise ValueError("this FlashInfer's GDN prefill knows no context parallelism")
     scale = 1 / math.sqrt(HEAD_DIM)
 
+    inputs_of_call = (q, k, v, decay, update, scale, None, True, starts)
+
     def run() -> None:
-        chunk_gated_delta_rule(
-            q,
-            k,
-            v,
-            decay,
-            update,
-            scale,
-            None,
-            True,
-            starts,
-            output=out,
-            output_state=state,
-            **settings,
-        )
+        chunk_gated_delta_rule(*inputs_of_call, output=out, output_state=state, **settings)
 
     def expected() -> tuple[Tensor]:
         size = p["seq_len"]
@@ -160,9 +140,11 @@ TARGET = Target(
         "q_heads": 16,  # query and key heads; with 32 value heads those of Qwen3.5 4B, 9B and 35B
         "v_heads": 32,
         "dtype": "bf16",
-        "cp": "auto",  # use_cp, context parallelism: one sequence's chunks side by side; FlashInfer's choice
+        "cp": tuple(
+            _CP
+        ),  # context parallelism: one sequence's chunks side by side; FlashInfer's choice
     },
-    choices={"dtype": tuple(ITEMSIZE), "cp": ("auto", "on", "off")},
+    choices={"dtype": tuple(ITEMSIZE)},
     small={"seq_len": 64},
     id=point_id,
     unable=unable,

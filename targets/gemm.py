@@ -6,24 +6,26 @@ is, ``backend`` who computes it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
-from ncuflow.target.inputs import BITS, BLOCK_ELEMENTS, MXFP8, SCALE_TILE, quantised
-from ncuflow.target.launch import (
+from ncuflow.target.inputs import (
+    BITS,
+    BLOCK_ELEMENTS,
     FP8,
+    MXFP8,
     NVFP4,
+    SCALE_TILE,
     TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    NotHereError,
-    Params,
-    Tensor,
+    TORCH_DTYPES,
+    gathered,
+    quantised,
     torch_dtype,
 )
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor
 from ncuflow.target.rules import Rules
 from ncuflow.target.source import Backend, Build, Declaration, Jit, Source, Symbol, no_backend
 
@@ -49,54 +51,39 @@ class GemmApi(NamedTuple):
         return tuple(one.name for one in self.backends)
 
 
-def _of_base(name: str, requirement: str, *capabilities: str) -> Backend:
-    return Backend(name, capabilities, Declaration(requirement, "gemm/gemm_base.py"))
+def _of_base(call: str, **backends: tuple[str, ...]) -> tuple[Backend, ...]:
+    """Backends with their compute capabilities, which FlashInfer declares by functions that are called after both."""
+    where = "gemm/gemm_base.py"
+    return tuple(
+        Backend(name, capabilities, Declaration(f"_{name}_{call}_requirement", where))
+        for name, capabilities in backends.items()
+    )
 
 
 _BLACKWELL = ("10.0", "10.3", "10.7")
 _NEWER = (*_BLACKWELL, "11.0", "12.0", "12.1")
 _ADA = ("8.9", "9.0", *_NEWER)
 _AMPERE = ("8.0", "8.6", "8.7", *_ADA)
+_TINY = ("9.0", "10.0", "10.3", *_NEWER[3:])
 CALLS = {
-    "mm": GemmApi(
+    "mm": GemmApi(  # mm_bf16
         ("bf16",),
         (
-            _of_base("cublaslt", "_cublaslt_mm_bf16_requirement", *_AMPERE),
-            _of_base("cudnn", "_cudnn_mm_bf16_requirement", *_AMPERE),
-            _of_base(
-                "tinygemm",
-                "_tinygemm_mm_bf16_requirement",
-                *("9.0", "10.0", "10.3", "11.0", "12.0", "12.1"),
+            *_of_base(
+                "mm_bf16", cublaslt=_AMPERE, cudnn=_AMPERE, tinygemm=_TINY, cutlass=_BLACKWELL
             ),
-            _of_base("cutlass", "_cutlass_mm_bf16_requirement", *_BLACKWELL),
-            _of_base("tgv", "_tgv_gemm_requirement", *_BLACKWELL),
+            *_of_base("gemm", tgv=_BLACKWELL),
         ),
         default="cudnn",
     ),
-    "bmm": GemmApi(
-        (FP8,),
-        (
-            _of_base("cublas", "_cublas_bmm_fp8_requirement", *_ADA),
-            _of_base("cudnn", "_cudnn_bmm_fp8_requirement", *_ADA),
-        ),
-        batched=True,
-        default="cublas",
+    "bmm": GemmApi(  # bmm_fp8
+        (FP8,), _of_base("bmm_fp8", cublas=_ADA, cudnn=_ADA), batched=True, default="cublas"
     ),
     "mm_mxfp8": GemmApi(
-        (MXFP8,),
-        (
-            _of_base("cutlass", "_cutlass_gemm_mxfp8_requirement", *_NEWER),
-            _of_base("cudnn", "_cudnn_mm_mxfp8_requirement", *_NEWER),
-        ),
+        (MXFP8,), _of_base("gemm_mxfp8", cutlass=_NEWER) + _of_base("mm_mxfp8", cudnn=_NEWER)
     ),
-    "mm_fp4": GemmApi(
-        (NVFP4,),
-        (
-            _of_base("cutlass", "_cutlass_gemm_fp4_requirement", *_NEWER),
-            _of_base("cudnn", "_cudnn_gemm_fp4_requirement", *_NEWER),
-        ),
-    ),
-    "segment": GemmApi(
+    "mm_fp4": GemmApi((NVFP4,), _of_base("gemm_fp4", cutlass=_NEWER, cudnn=_NEWER)),
+    "segment": GemmApi(  # SegmentGEMMWrapper
         ("bf16",),
         (
             Backend("sm90", ("9.0",), Declaration("gen_gemm_sm90_module", "jit/gemm/core.py")),
@@ -104,7 +91,7 @@ CALLS = {
         ),
         batched=True,
     ),
-    "blockscale": GemmApi(
+    "blockscale": GemmApi(  # fp8_blockscale_gemm_sm90
         (FP8,),
         (
             Backend(
@@ -203,7 +190,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     left, right = made.values or (x, weight)
 
     def expected() -> tuple[Tensor]:
-        return (reference.product(_bytewise(left, rows), right, made.scale, BLOCK),)
+        return (reference.product(gathered(left, (slice(None), rows)), right, made.scale, BLOCK),)
 
     return Launch(
         run=made.run,
@@ -309,13 +296,6 @@ def _of(module: Any, name: str) -> Callable[..., Any]:
     return found
 
 
-def _bytewise(x: Tensor, rows: Tensor) -> Tensor:
-    """Rows of each product's matrix, gathered as bytes where it is of 8 bits, as few operations take them."""
-    import torch
-
-    return x.view(torch.uint8)[:, rows].view(x.dtype) if x.dtype.itemsize == 1 else x[:, rows]
-
-
 def modules(p: Params) -> list[Any]:
     """JIT modules of the point; needs FlashInfer and an arch list, but no GPU. cuDNN builds its own at the first call,
     and of products in blocks each GPU has another."""
@@ -340,7 +320,6 @@ def modules(p: Params) -> list[Any]:
     return [generate()] if generate else []
 
 
-_TYPES = {"c10::BFloat16": "bf16", "c10::Half": "f16", "c10::Float8_e4m3fn": FP8}
 _PRODUCTS = {"mm": 0, "addmm": 1, "_scaled_mm": 0, "linear": 0, "bmm": 0, "matmul": 0}
 
 
@@ -359,13 +338,11 @@ def operators(name: str, shapes: Sequence[Sequence[int]], types: Sequence[str]) 
     if len(left) < 2 or len(right) != 2:
         return None
     *rows, k = left
-    m = 1
-    for size in rows:
-        m *= size
+    m = math.prod(rows)
     n = right[0] if called == "linear" else right[1]
     if k not in right:
         return None
-    dtype = _TYPES.get(types[first] if len(types) > first else "")
+    dtype = TORCH_DTYPES.get(types[first]) if len(types) > first else None
     said: Params = {"variant": "bmm" if called == "bmm" else "mm", "m": m, "n": n, "k": k}
     return said | ({"batch": batch} if batch > 1 else {}) | ({"dtype": dtype} if dtype else {})
 
@@ -376,15 +353,14 @@ TARGET = Target(
     heading="GEMM Kernels",
     order=11,
     parameters={
-        "variant": "mm",  # mm_bf16, bmm_fp8, mm_mxfp8, mm_fp4, SegmentGEMMWrapper, fp8_blockscale_gemm_sm90
+        "variant": tuple(CALLS),
         "batch": 1,  # products of bmm, segments of segment
         "m": 4096,  # rows (tokens) of each
         "n": 4096,
         "k": 4096,
-        "dtype": "bf16",  # that is multiplied; the product is bf16
-        "backend": "cublaslt",
+        "dtype": ("bf16", FP8, MXFP8, NVFP4),  # that is multiplied; the product is bf16
+        "backend": BACKENDS,
     },
-    choices={"variant": tuple(CALLS), "dtype": ("bf16", FP8, MXFP8, NVFP4), "backend": BACKENDS},
     small={"batch": 1, "m": 64},
     id=point_id,
     unable=unable,

@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterator
 
 from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
-from ncuflow.target.inputs import page_table
-from ncuflow.target.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
-from ncuflow.target.rules import Rules, Seen, UnsaidError
-from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, around, page_table, torch_dtype
+from ncuflow.target.launch import Inputs, Launch, Params, Tensor
+from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
+from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
 
 MLA = ((512,), (64,))  # latent vector and position part of a token, without heads
 
@@ -27,7 +27,7 @@ def point_id(p: Params) -> str:
 def work(p: Params) -> Work:
     """Bytes: both halves of each token read and written, two int32 indices per token. No arithmetic."""
     tokens = p["batch"] * p["append_len"]
-    elements = tokens * sum(_product(shape) for shape in _shapes(p))
+    elements = tokens * sum(math.prod(shape) for shape in _shapes(p))
     return Work(
         flops=0,
         bytes=2 * elements * ITEMSIZE[p["dtype"]] + _looked_up(p),
@@ -35,23 +35,21 @@ def work(p: Params) -> Work:
     )
 
 
-def shapes(seen: Seen) -> Iterator[Params]:
+def shapes(seen: LaunchSignature) -> Iterator[Params]:
     """A thread row for each KV head; the grid is of the GPU, and the tokens are the step's.
 
     Which sequences they are of changes no byte: a step's tokens are a batch of one each, unless it says that they are prompts.
     """
     if seen.kernel != "AppendPagedKVCacheKernel":
         raise UnsaidError("no rule tells its tokens from its launch")
-    said = {"variant": "kv", "kv_heads": seen.block[1], "head_dim": seen.number("head_dim")}
-    tokens, prompts = seen.sure("tokens"), seen.sure("prompts")
-    if tokens is None:
-        raise UnsaidError(
-            "its grid is as large as the GPU, whatever it appends", {**said, **seen.dtype}
-        )
+    said: Params = {"variant": "kv", "kv_heads": seen.block[1], "head_dim": seen.number("head_dim")}
+    said |= seen.dtype
+    tokens = seen.needed("tokens", "its grid is as large as the GPU, whatever it appends", said)
+    prompts = seen.sure("prompts")
     if prompts and not seen.sure("decodes") and tokens % prompts == 0:
-        yield {**said, **seen.dtype, "batch": prompts, "append_len": tokens // prompts}
+        yield {**said, "batch": prompts, "append_len": tokens // prompts}
         return
-    yield {**said, **seen.dtype, "batch": tokens, "append_len": 1}
+    yield {**said, "batch": tokens, "append_len": 1}
 
 
 def _looked_up(p: Params) -> int:
@@ -102,18 +100,9 @@ def _infinite(new: tuple[Tensor, ...]) -> None:
         half.view(-1)[0], half.view(-1)[-1] = math.inf, -math.inf
 
 
-def _around(page: int) -> list[int]:
-    """Tokens below, at and above a page, at least one."""
-    return sorted({1, max(1, page - 1), page, page + 1})
-
-
 def _shapes(p: Params) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shapes of a token's two halves."""
     return MLA if p["variant"] == "mla" else ((p["kv_heads"], p["head_dim"]),) * 2
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    return shape[0] * _product(shape[1:]) if shape else 1
 
 
 TARGET = Target(
@@ -122,7 +111,7 @@ TARGET = Target(
     heading="KV Append Kernel",
     order=7,
     parameters={
-        "variant": "kv",  # mla: append_paged_mla_kv_cache, of 512 + 64 elements per token
+        "variant": ("kv", "mla"),  # mla: append_paged_mla_kv_cache, of 512 + 64 elements per token
         "batch": 32,
         "append_len": 512,  # tokens appended to each sequence; 1: a decode step
         "kv_heads": 8,  # kv only, as head_dim
@@ -130,16 +119,12 @@ TARGET = Target(
         "page_size": 16,
         "dtype": "bf16",
     },
-    choices={
-        "variant": ("kv", "mla"),
-        "dtype": tuple(ITEMSIZE),
-        "head_dim": (64, 128, 256),
-    },
+    choices={"dtype": tuple(ITEMSIZE), "head_dim": (64, 128, 256)},
     small={"batch": 1, "append_len": 16},
     id=point_id,
     # one token, around a page, and a block of 1024 threads
     edges=lambda p: [
-        *({"append_len": n} for n in _around(p["page_size"])),
+        *({"append_len": n} for n in around(p["page_size"])),
         {"append_len": 1, "kv_heads": 64},
     ],
     work=work,
@@ -161,10 +146,7 @@ TARGET = Target(
             "jit": "flashinfer.jit.page.gen_page_module",
             "binding": "csrc/page.cu",
         },
-        kernels=(
-            Symbol("AppendPagedKVCacheKernel", "page.cuh"),
-            Symbol("AppendPagedKVMlaCacheKernel", "page.cuh"),
-        ),
+        kernels=symbols("page.cuh", "AppendPagedKVCacheKernel", "AppendPagedKVMlaCacheKernel"),
         sources=("page.cu", "flashinfer_page_binding.cu"),
     ),
     build=Build(early=True, jit=(Jit("kv_append", "flashinfer.page:get_page_module"),)),

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
-from ncuflow.target.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
+from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
+from ncuflow.target.launch import Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
 
@@ -110,13 +111,9 @@ TARGET = Target(
         "seq_len": 4096,
         "heads": 32,
         "head_dim": 128,
-        "dtype": "f16",
-    },
-    choices={
-        "variant": ("merge_state", "merge_states"),
-        "head_dim": (64, 128, 256),
         "dtype": tuple(ITEMSIZE),
     },
+    choices={"variant": ("merge_state", "merge_states"), "head_dim": (64, 128, 256)},
     small={"seq_len": 128},
     id=point_id,
     # one row; one state; more states than a block has rows of threads; a block of 1024 threads

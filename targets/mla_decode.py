@@ -7,52 +7,32 @@ heads. The latent is both key and value, so it is read once.
 from __future__ import annotations
 
 import math
-from itertools import groupby
 from typing import Any
 
 from ncuflow.target import attention, reference
+from ncuflow.target.attention import FA3, LENGTHS, lengths, plan_info
 from ncuflow.target.contract import Choice, Opportunity, Target, Work, uneven
-from ncuflow.target.inputs import (
-    LENGTHS,
-    PageTable,
-    length_edges,
-    length_label,
-    length_refusal,
-    lengths,
-    page_table,
-)
-from ncuflow.target.launch import (
-    ITEMSIZE,
-    TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    plan_info,
-    torch_dtype,
-)
+from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, PageTable, page_table, torch_dtype
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.source import Build, Jit, Source, Symbol, no_backend
 from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine, Workload
 
 LATENT, POSITION = 512, 64  # elements per token: DeepSeek's, the ones that FlashInfer is built for
 SCALE = 1 / math.sqrt(128 + POSITION)  # of a head of 128 elements before its projection is absorbed
-WORKSPACE_BYTES = 128 << 20
 HEADS = 128  # of DeepSeek V3
-_CHUNK_BYTES = 256 << 20  # float32 cache of one step of the reference
+_PLAN = Symbol("MLAPlan", "attention/scheduler.cuh")
+_HOPPER = Symbol("BatchMLAPageAttentionHopperKernel", "attention/mla_hopper.cuh")
 
 
 def point_id(p: Params) -> str:
     """E.g. B32_L2048_H128_P64_bf16_fa3."""
-    length = length_label(p, "kv_len")
+    length = attention.length_label(p, "kv_len")
     return f"B{p['batch']}_L{length}_H{p['heads']}_P{p['page_size']}_{p['dtype']}_{p['backend']}"
 
 
 def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
-    if why := no_backend((attention.FA3,), p["backend"], gpu):
-        return why
-    return length_refusal(p)
+    return no_backend((FA3,), p["backend"], gpu) or attention.length_refusal(p)
 
 
 def work(p: Params) -> Work:
@@ -79,8 +59,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     shape = (len(table.indices), p["page_size"])
     cache, cache_pe = (inputs.normal(*shape, dim, dtype=dtype) for dim in (LATENT, POSITION))
     out = torch.empty_like(q)
-    workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
-    wrapper = BatchMLAPagedAttentionWrapper(workspace, **asked(p)["wrapper"])
+    wrapper = BatchMLAPagedAttentionWrapper(attention.workspace(q), **asked(p)["wrapper"])
     rows = torch.arange(batch + 1, dtype=torch.int32, device=q.device)
     tokens = torch.tensor(found, dtype=torch.int32, device=q.device)
 
@@ -126,17 +105,10 @@ def _reference(
 ) -> Tensor:
     import torch
 
-    parts, first = [], 0
-    for length, same in groupby(table.lengths):
-        end = first + len(list(same))
-        step = max(1, _CHUNK_BYTES // (4 * max(1, length) * (LATENT + POSITION)))
-        for start in range(first, end, step):
-            last = min(end, start + step)
-            keys, positions = (table.gather(half, start, last) for half in (cache, cache_pe))
-            parts.append(
-                reference.mla_decode(q[start:last], q_pe[start:last], keys, positions, SCALE)
-            )
-        first = end
+    parts = []
+    for part, _ in table.steps(LATENT + POSITION):
+        keys, positions = (table.gather(of, part.start, part.stop) for of in (cache, cache_pe))
+        parts.append(reference.mla_decode(q[part], q_pe[part], keys, positions, SCALE))
     return torch.cat(parts)
 
 
@@ -154,6 +126,8 @@ def takes(entry: Entry) -> Block | None:
     return None
 
 
+_GETTER = "flashinfer.mla._core:get_batch_mla_module"
+
 TARGET = Target(
     name="mla_decode",
     title="MLA decode attention",
@@ -162,43 +136,32 @@ TARGET = Target(
     parameters={
         "batch": 32,
         "kv_len": 2048,  # KV tokens of each sequence
-        "lengths": "even",  # lognormal, zipf: as many tokens, unevenly; 1x32768_31x512: a list
+        "lengths": LENGTHS,  # even; lognormal, zipf: as many tokens, unevenly; 1x32768_31x512: a list
         "heads": HEADS,  # query heads: all, 16 of one of its eight tensor-parallel ranks
         "page_size": 64,
         "dtype": "bf16",
-        "backend": "auto",  # FlashInfer's choice; fa3: sm_90 only
+        "backend": ("auto", "fa2", "fa3"),  # FlashInfer's choice; fa3: sm_90 only
     },
-    choices={
-        "lengths": LENGTHS,
-        "dtype": tuple(ITEMSIZE),
-        "backend": ("auto", "fa2", "fa3"),
-    },
+    choices={"dtype": tuple(ITEMSIZE)},
     small={"batch": 1, "kv_len": 128},
     id=point_id,
     unable=unable,
     free=lambda p: {"backend": "auto"},
     asked=asked,
-    backends=(attention.FA3,),
+    backends=(FA3,),
     # and all heads at a page that is begun, where the point has a rank's
     edges=lambda p: [
-        *length_edges(p, "kv_len"),
+        *attention.length_edges(p, "kv_len"),
         {"batch": 1, "heads": HEADS, "kv_len": p["page_size"] + 1, "lengths": "even"},
     ],
-    memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
+    memory=lambda p: work(p).bytes + attention.WORKSPACE_BYTES,
     work=work,
     written=lambda p: p["batch"] * p["heads"] * LATENT * ITEMSIZE[p["dtype"]],
     prepare=prepare,
     workload=Workload(takes=takes),
     build=Build(
         generate=modules,
-        jit=(
-            Jit(
-                "mla",
-                "flashinfer.mla._core:get_batch_mla_module",
-                module_arguments,
-                {"backend": "fa2"},
-            ),
-        ),
+        jit=(Jit("mla", _GETTER, module_arguments, {"backend": "fa2"}),),
     ),
     source=Source(
         api={
@@ -207,11 +170,8 @@ TARGET = Target(
             "binding": "csrc/batch_mla_run.cu",
             "scheduler": "include/flashinfer/attention/scheduler.cuh",
         },
-        kernels=(
-            Symbol("BatchMLAPagedAttentionKernel", "attention/mla.cuh"),
-            Symbol("BatchMLAPageAttentionHopperKernel", "attention/mla_hopper.cuh"),
-        ),
-        functions=(Symbol("MLAPlan", "attention/scheduler.cuh"),),
+        kernels=(Symbol("BatchMLAPagedAttentionKernel", "attention/mla.cuh"), _HOPPER),
+        functions=(_PLAN,),
         sources=("batch_mla_plan.cu", "batch_mla_run.cu", "batch_mla_binding.cu"),
     ),
     prices=(
@@ -226,7 +186,7 @@ TARGET = Target(
             shown="fa2 runs {tensor_tflops_counted} on the tensor cores, {tflops_fraction_counter} of what its instruction "
             "(HMMA) can, not a warpgroup's; DRAM is busy {sol_dram_pct} of the time",
             where="backend == 'fa2'",
-            symbol=Symbol("BatchMLAPageAttentionHopperKernel", "attention/mla_hopper.cuh"),
+            symbol=_HOPPER,
             change='`backend="fa3"`, on compute capability 9.0',
             choice="mla_backend",
         ),
@@ -235,7 +195,7 @@ TARGET = Target(
             shown="with a token per page every row of a tile has an address of its own: latency takes {latency_pct}",
             where="page_size == 1",
             bound="latency_pct / 100",
-            symbol=Symbol("MLAPlan", "attention/scheduler.cuh"),
+            symbol=_PLAN,
             change="`page_size=64`",
             choice="mla_page",
             inverted=True,
@@ -249,7 +209,7 @@ TARGET = Target(
             bound=f"1 - max(bytes_analytic * heads / {HEADS} / ceiling_dram_gbs_measured * 1e-3, "
             "flops_analytic / ceiling_tensor_tflops_measured * 1e-6) / time_cold_us",
             other_work=True,
-            symbol=Symbol("MLAPlan", "attention/scheduler.cuh"),
+            symbol=_PLAN,
             change="share out sequences over the ranks instead of heads: a rank reads its own sequences' cache, for all heads",
             how="points with `heads: 128` and an eighth of the batch: the time of the step, not per sequence",
         ),

@@ -9,23 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ncuflow.target import attention, reference
+from ncuflow.target.attention import plan_info
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
-from ncuflow.target.inputs import PageTable, page_table
-from ncuflow.target.launch import (
-    ITEMSIZE,
-    TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    plan_info,
-    torch_dtype,
-)
-from ncuflow.target.source import Build, Jit, Source, Symbol, no_backend
-from ncuflow.targets import cascade
+from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, PageTable, page_table, torch_dtype
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
+from ncuflow.target.source import Build, Jit, Source, Symbol, no_backend, symbols
 
-WORKSPACE_BYTES = 128 << 20
+_KERNEL = Symbol("PODWithKVCacheTensorKernel", "attention/pod.cuh")
 DECODE_ROWS = 16  # of the one tile that the kernel has for a decode, whatever plan() chooses
 
 
@@ -38,16 +28,14 @@ def point_id(p: Params) -> str:
 
 def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
-    group, rest = divmod(p["qo_heads"], p["kv_heads"])
-    if rest:
-        return f"{p['qo_heads']} query heads are not a multiple of {p['kv_heads']} KV heads"
+    group = p["qo_heads"] // p["kv_heads"]
+    if why := attention.ungrouped(p):
+        return why
     if p["context"] < p["chunk"]:
         return f"a context of {p['context']} tokens does not hold a chunk of {p['chunk']}"
     if p["variant"] == "pod" and group > DECODE_ROWS:
         return f"a decode's tile has {DECODE_ROWS} rows, not the {group} query heads of a KV head"
-    if why := no_backend((attention.FA3,), p["variant"], gpu):
-        return why
-    return None
+    return no_backend((attention.FA3,), p["variant"], gpu)
 
 
 def halves(p: Params) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -100,7 +88,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         output=lambda: last["out"],
         reference=lambda: (
             expected_chunk(queries[0], *chunk),
-            cascade.expected(queries[1], k, v, table),
+            attention.decoded(queries[1], k, v, table),
         ),
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: last["out"],
@@ -124,43 +112,18 @@ Tensors = tuple[Tensor, ...]
 Planned = tuple[Any, Callable[[], None], Callable[[], Tensors]]
 
 
-def _workspace(q: Tensor) -> Tensor:
-    import torch
-
-    return torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
-
-
-def _decode_plan(p: Params, wrapper: Any, table: PageTable) -> Callable[[], None]:
-    """plan() of the decodes, which POD's wrapper and that of decode take alike."""
-    dtype = torch_dtype(p["dtype"])
-
-    def plan() -> None:
-        wrapper.plan(
-            table.indptr,
-            table.indices,
-            table.last_page_len,
-            p["qo_heads"],
-            p["kv_heads"],
-            p["head_dim"],
-            p["page_size"],
-            q_data_type=dtype,
-            kv_data_type=dtype,
-        )
-
-    return plan
-
-
 def _together(
     p: Params, queries: Tensors, chunk: Tensors, cache: Tensors, table: PageTable
 ) -> Planned:
     import flashinfer
 
-    wrapper = flashinfer.PODWithPagedKVCacheWrapper(_workspace(queries[0]), "NHD")
+    q, decodes = queries
+    wrapper = flashinfer.PODWithPagedKVCacheWrapper(attention.workspace(q), "NHD")
 
     def attend() -> Tensors:
-        return tuple(wrapper.run(queries[0], *chunk, queries[1], cache, causal_p=True))
+        return tuple(wrapper.run(q, *chunk, decodes, cache, causal_p=True))
 
-    return wrapper, _decode_plan(p, wrapper, table), attend
+    return wrapper, attention.decode_plan(p, wrapper, table), attend
 
 
 def _apart(
@@ -169,32 +132,22 @@ def _apart(
     import flashinfer
     import torch
 
-    q = queries[0]
+    q, decodes = queries
     first = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(
-        _workspace(q), "NHD", backend=p["variant"]
+        attention.workspace(q), "NHD", backend=p["variant"]
     )
-    decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-        _workspace(q), "NHD", use_tensor_cores=True
-    )
+    decode = attention.decode_wrapper(q)
     ends = (torch.tensor([0, n], dtype=torch.int32) for n in (p["chunk"], p["context"]))
     rows, tokens = (end.to(q.device) for end in ends)
-    plan_decode = _decode_plan(p, decode, table)
+    plan_decode = attention.decode_plan(p, decode, table)
 
     def plan() -> None:
-        first.plan(
-            rows,
-            tokens,
-            p["qo_heads"],
-            p["kv_heads"],
-            p["head_dim"],
-            causal=True,
-            q_data_type=q.dtype,
-            kv_data_type=q.dtype,
-        )
+        types = {"q_data_type": q.dtype, "kv_data_type": q.dtype}
+        first.plan(rows, tokens, *attention.sizes(p)[:3], causal=True, **types)
         plan_decode()
 
     def attend() -> Tensors:
-        return first.run(q, *chunk), decode.run(queries[1], cache)
+        return first.run(q, *chunk), decode.run(decodes, cache)
 
     return decode, plan, attend
 
@@ -234,7 +187,11 @@ TARGET = Target(
     heading="Prefill and Decode in One Kernel",
     order=13,
     parameters={
-        "variant": "pod",  # fa2, fa3: a prefill of this backend, and then the decodes on tensor cores
+        "variant": (
+            "pod",
+            "fa2",
+            "fa3",
+        ),  # fa2, fa3: a prefill by it, and then decodes on tensor cores
         "chunk": 1024,  # query tokens of the one sequence that is in its prefill
         "context": 1024,  # KV tokens of that sequence, the chunk's own among them
         "batch": 32,  # sequences that are decoded
@@ -243,19 +200,15 @@ TARGET = Target(
         "kv_heads": 8,
         "head_dim": 128,
         "page_size": 16,  # of the decodes; the prefill's keys and values are contiguous
-        "dtype": "f16",
-    },
-    choices={
-        "variant": ("pod", "fa2", "fa3"),
         "dtype": tuple(ITEMSIZE),
-        "head_dim": (64, 128),
     },
+    choices={"head_dim": (64, 128)},
     small={"chunk": 128, "context": 128, "batch": 2, "kv_len": 128},
     id=point_id,
     unable=unable,
     backends=(attention.FA3,),
     stops_tracing=lambda p: attention.STOPS_TRACING.get(p["variant"], False),
-    memory=lambda p: work(p).bytes + 2 * WORKSPACE_BYTES,
+    memory=lambda p: work(p).bytes + 2 * attention.WORKSPACE_BYTES,
     work=work,
     written=lambda p: (
         (p["chunk"] + p["batch"]) * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]]
@@ -270,14 +223,8 @@ TARGET = Target(
             "jit": "flashinfer.jit.attention.modules.gen_pod_module",
             "binding": "csrc/pod.cu",
         },
-        kernels=(
-            Symbol("PODWithKVCacheTensorKernel", "attention/pod.cuh"),
-            Symbol("BatchPrefillWithRaggedKVCacheKernel", "attention/prefill.cuh"),
-            Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),
-            Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
-            Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
-        ),
-        functions=(Symbol("PODWithKVCacheTensorDispatched", "attention/pod.cuh"),),
+        kernels=(_KERNEL, attention.RAGGED, attention.PAGED, attention.HOPPER, attention.MERGE),
+        functions=symbols("attention/pod.cuh", "PODWithKVCacheTensorDispatched"),
         sources=(
             "pod.cu",
             "pod_jit_binding.cu",
@@ -298,7 +245,7 @@ TARGET = Target(
             shown="a prefill, whose work is on the tensor cores, and {batch} decodes, whose work is to read memory, follow "
             "each other: {kernel_count} kernels",
             where="variant == 'fa2'",
-            symbol=Symbol("PODWithKVCacheTensorKernel", "attention/pod.cuh"),
+            symbol=_KERNEL,
             change="`PODWithPagedKVCacheWrapper`, whose blocks take prefill and decode in turns on each SM",
             choice="pod",
         ),
@@ -313,7 +260,7 @@ TARGET = Target(
             "+ max(4 * batch * kv_len * qo_heads * head_dim / ceiling_tensor_tflops_measured * 1e-6, "
             "(batch * qo_heads + batch * kv_len * kv_heads) * 2 * head_dim * itemsize / ceiling_dram_gbs_measured * 1e-3)) "
             "/ time_cold_us",
-            symbol=Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
+            symbol=attention.HOPPER,
             change='on compute capability 9.0, two kernels: a prefill of `backend="fa3"`, and the decodes',
             choice="pod_fa3",
             inverted=True,

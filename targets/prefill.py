@@ -2,48 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any
 
-from ncuflow.target import attention, reference
+from ncuflow.target import attention, fa2, reference
+from ncuflow.target.attention import FA3, LENGTHS, lengths, plan_info
 from ncuflow.target.contract import Choice, Knob, Opportunity, Target, Work, uneven
 from ncuflow.target.inputs import (
-    LENGTHS,
-    length_edges,
-    length_label,
-    length_refusal,
-    lengths,
-    page_table,
-)
-from ncuflow.target.launch import (
     FP8,
     ITEMSIZE,
-    KV,
     NVFP4,
     TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    capability,
-    plan_info,
+    gathered,
+    page_table,
     torch_dtype,
 )
-from ncuflow.target.rules import Host, LaunchConfig, Rules, Seen, UnsaidError
-from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
+from ncuflow.target.rules import Host, LaunchConfig, Rules
+from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
 from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine, Workload
 
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
-WORKSPACE_BYTES = 128 << 20
-_BACKENDS = (
-    attention.FA3,
-    attention.CUTLASS,
-    attention.TRTLLM_GEN,
-    attention.CUTE_DSL,
-    attention.CUDNN,
+_BACKENDS = (FA3, *attention.OTHERS)
+_WRAPPER = Symbol("BatchPrefillWithPagedKVCacheWrapper", "prefill.py")
+_PLAN = f"{_WRAPPER.name}.plan"
+_FP8_KERNEL = Symbol(
+    "FP8PrefillWithKVCacheKernel", "attention/hopper/quantization/prefill_sm90.cuh"
 )
+_CHUNKS = "PrefillBinarySearchKVChunkSize"
 LAYOUTS = {"cutlass": "ragged", "trtllm-gen": "paged", "cute-dsl": "paged"}  # of one alone
 BARRIERS = 80  # bytes behind fa3's tiles in shared memory
 # fa3 rounds the probabilities to fp8 as well, whose 3 bits of mantissa are off by up to 6 %, 3 % in the mean square.
@@ -56,12 +43,11 @@ def point_id(p: Params) -> str:
     mask = "c" if p["causal"] else "f"
     knobs = {"auto": "", "off": "_nosplit"}.get(p["split"], f"_split{p['split']}")
     knobs += "_qk16" if p["qk"] == "f16" else ""
-    knobs += f"_cap{p['soft_cap']}" if p["soft_cap"] else ""
-    knobs += {FP8: "_kv8", NVFP4: "_kv4"}.get(p["kv"], "")
-    knobs += f"_win{p['window']}" if p["window"] else ""
+    kv, cap, window = attention.marks(p)
+    knobs += f"{cap}{kv}{window}"
     backend = p["backend"].replace("-", "_")
     return (
-        f"{p['layout']}_S{length_label(p, 'seq_len')}_B{p['batch']}_H{p['qo_heads']}_K{p['kv_heads']}"
+        f"{p['layout']}_S{attention.length_label(p, 'seq_len')}_B{p['batch']}_H{p['qo_heads']}_K{p['kv_heads']}"
         f"_D{p['head_dim']}{page}_{p['dtype']}_{backend}_{mask}{knobs}"
     )
 
@@ -72,8 +58,8 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return why
     if p["layout"] != LAYOUTS.get(p["backend"], p["layout"]):
         return f"{p['backend']} is measured over a {LAYOUTS[p['backend']]} KV cache"
-    if p["qo_heads"] % p["kv_heads"]:
-        return f"{p['qo_heads']} query heads are not a multiple of {p['kv_heads']} KV heads"
+    if why := attention.ungrouped(p):
+        return why
     if p["backend"] != "fa2" and (p["split"], p["qk"]) != ("auto", "f32"):
         return "split and qk are settings of fa2"
     if p["qk"] == "f16" and p["dtype"] != "f16":
@@ -82,7 +68,7 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return "a window is measured under a causal mask"
     if p["kv"] == NVFP4 and p["layout"] == "ragged":
         return "a KV cache of NVFP4 is measured in pages"
-    return _no_fp8(p, gpu) or attention.no_nvfp4(p) or length_refusal(p)
+    return _no_fp8(p, gpu) or attention.no_nvfp4(p) or attention.length_refusal(p)
 
 
 def _no_fp8(p: Params, gpu: GpuFacts) -> str | None:
@@ -111,8 +97,7 @@ def work(p: Params) -> Work:
             sum(found) * d * (h * (query + out) + 2 * p["kv_heads"] * attention.kv_bytes(p))
         ),
         convention="FlashInfer attention_flops: causal counts half; q, k, v, o once"
-        + ", with the scales of NVFP4" * (p["kv"] == NVFP4)
-        + ", pairs within the window alone" * bool(p["window"]),
+        + attention.counted(p, "pairs"),
     )
 
 
@@ -193,30 +178,24 @@ def _indptr(p: Params, device: Any) -> Tensor:
     return torch.tensor(starts, dtype=torch.int32, device=device)
 
 
-def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]:
-    """(wrapper, plan, run, keys and values of a sequence, extreme inputs) over a shuffled page table."""
-    import torch
+# (wrapper, plan, run, keys and values of a sequence, extreme inputs)
+Made = tuple[Any, Callable[[], None], Callable[[], None], Callable[[int], Any], dict[str, Any]]
+
+
+def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> Made:
+    """Over a shuffled page table."""
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
     table = page_table(inputs, p["batch"], lengths(p, "seq_len"), p["page_size"])
     shape = (len(table.indices), p["page_size"], p["kv_heads"], p["head_dim"])
     k, v = (attention.cache(p, inputs, *shape) for _ in range(2))
-    workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
-    wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", **asked(p)["wrapper"])
+    wrapper = BatchPrefillWithPagedKVCacheWrapper(
+        attention.workspace(q), "NHD", **asked(p)["wrapper"]
+    )
     indptr = _indptr(p, q.device)
 
     def plan() -> None:
-        wrapper.plan(
-            indptr,
-            table.indptr,
-            table.indices,
-            table.last_page_len,
-            p["qo_heads"],
-            p["kv_heads"],
-            p["head_dim"],
-            p["page_size"],
-            **_settings(p, q),
-        )
+        wrapper.plan(indptr, *table.planned, *attention.sizes(p), **_settings(p, q))
 
     def keys_values(sequence: int) -> tuple[Tensor, ...]:
         return tuple(table.gather(of.values, sequence, sequence + 1)[0] for of in (k, v))
@@ -228,26 +207,19 @@ def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]
     return wrapper, plan, run, keys_values, attention.extremes(p, q, k, v, table)
 
 
-def _ragged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]:
-    """(wrapper, plan, run, keys and values of a sequence, no extreme inputs) over contiguous keys and values."""
-    import torch
+def _ragged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> Made:
+    """Over contiguous keys and values; no inputs of these are extreme."""
     from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
 
     shape = (q.shape[0], p["kv_heads"], p["head_dim"])
     k, v = (inputs.normal(*shape, dtype=attention.kv_dtype(p)) for _ in range(2))
-    workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
-    wrapper = BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD", **asked(p)["wrapper"])
+    wrapper = BatchPrefillWithRaggedKVCacheWrapper(
+        attention.workspace(q), "NHD", **asked(p)["wrapper"]
+    )
     indptr = _indptr(p, q.device)
 
     def plan() -> None:
-        wrapper.plan(
-            indptr,
-            indptr,
-            p["qo_heads"],
-            p["kv_heads"],
-            p["head_dim"],
-            **_settings(p, q),
-        )
+        wrapper.plan(indptr, indptr, *attention.sizes(p)[:3], **_settings(p, q))
 
     def keys_values(sequence: int) -> tuple[Tensor, Tensor]:
         tokens = slice(*indptr[sequence : sequence + 2].tolist())
@@ -280,23 +252,18 @@ def _reference(p: Params, q: Tensor, chosen: list[Tensor], keys_values: Any) -> 
         k, v = keys_values(sequence)
         position = rows - rows[0]
         visible = position + 1 if p["causal"] else torch.full_like(position, len(k))
-        parts.append(reference.attention(_rows(q, rows), k, v, visible, p["soft_cap"], p["window"]))
+        parts.append(
+            reference.attention(gathered(q, rows), k, v, visible, p["soft_cap"], p["window"])
+        )
     return torch.cat(parts)
-
-
-def _rows(x: Tensor, rows: Tensor) -> Tensor:
-    """Rows of a tensor, which is gathered as bytes where it is of 8 bits, as few operations take them."""
-    import torch
-
-    return x.view(torch.uint8)[rows].view(x.dtype) if x.dtype.itemsize == 1 else x[rows]
 
 
 def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
     """Of PrefillPlan, or of PrefillSM90Plan: then a persistent block per SM, whose name is left without
     arguments, which say no more than these tiles."""
-    attention.refuse_unknown(p)
+    fa2.refuse_unknown(p)
     if p["backend"] != "fa3":
-        yield from attention.launches(p, host, p["seq_len"])
+        yield from fa2.prefill_launches(p, host, p["seq_len"])
         return
     dim, item = p["head_dim"], ITEMSIZE[p["dtype"]]
     keys = 96 if p["layout"] == "paged" else 128 if p["causal"] else 192
@@ -305,46 +272,6 @@ def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
     yield LaunchConfig(
         "flashinfer::PrefillWithKVCacheKernel", (host.gpu.sm_count, 1, 1), (384, 1, 1), shared, note
     )
-
-
-_LAYOUTS = {
-    "BatchPrefillWithPagedKVCacheKernel": "paged",
-    "BatchPrefillWithRaggedKVCacheKernel": "ragged",
-}
-
-
-def shapes(seen: Seen) -> Iterator[Params]:
-    """Of fa2: KV heads and the dimension are in the launch, prompts and their tokens in the step.
-
-    Tokens of the cache beside the prompts' own are measured by no point: what is not said to be without is not told.
-    """
-    layout = _LAYOUTS.get(seen.kernel)
-    if layout is None:
-        raise UnsaidError("no rule tells the shape of this prefill from its launch")
-    if seen.number("CTA_TILE_Q") == 16 and not seen.sure("prompts"):
-        raise UnsaidError("its smallest query tile is one of decodes")
-    said: Params = {"layout": layout, "kv_heads": seen.grid[2], "backend": "fa2"}
-    said |= {"head_dim": 16 * seen.number("NUM_MMA_D_QK"), **seen.attention(), **seen.dtype}
-    mask = seen.argument("MASK_MODE")
-    if mask in ("causal", "none"):
-        said["causal"] = mask == "causal"
-    if heads := seen.sure("qo_heads"):
-        said["qo_heads"] = heads
-    prompts, tokens = seen.sure("prompts"), seen.sure("prompt_tokens")
-    cached = seen.sure("prompt_kv_tokens")
-    if not prompts or tokens is None or cached is None:
-        raise UnsaidError("queries and cache of each prompt are not in the launch", said)
-    squares = seen.sure("prompt_squares") or (tokens**2 if prompts == 1 else None)
-    if cached != tokens or tokens % prompts:
-        said["batch"] = prompts
-        raise UnsaidError(
-            "prompts that read more of the cache than their own are measured by no point", said
-        )
-    if squares is None or squares * prompts != tokens**2:
-        raise UnsaidError("the lengths of several prompts are not in the launch", said)
-    if "qo_heads" not in said:
-        raise UnsaidError("query heads are not in the launch", said)
-    yield {**said, "batch": prompts, "seq_len": tokens // prompts}
 
 
 def takes(entry: Entry) -> Block | None:
@@ -361,22 +288,8 @@ def takes(entry: Entry) -> Block | None:
         case Definition(kind) if kind.startswith(("gqa_paged_prefill", "gqa_ragged")):
             causal = "prefill" not in kind or "causal" in kind or kind == "gqa_paged_prefill"
             block = {"layout": kind.split("_")[1], "backend": "auto", "causal": causal}
-            return entry.heads() | block | {"dtype": entry.element} | _lengths_of(entry)
+            return entry.heads() | block | {"dtype": entry.element} | entry.prompts("seq_len")
     return None
-
-
-def _lengths_of(entry: Definition) -> Block:
-    page, axes = entry.sizes.get("ps", 1), entry.axes
-    found: Block = {"page_size": page} if "ps" in entry.sizes else {}
-    if "total_q" not in axes or "len_indptr" not in axes:
-        return found
-    batch = max(axes["len_indptr"] - 1, 1)
-    keys = axes.get("total_kv") or axes.get("num_kv_indices", 0) * page
-    if abs(keys - axes["total_q"]) > page * batch:
-        raise RefusedError("its keys are more than its queries, which no target measures")
-    if entry.indptr is not None:
-        return found | entry.pages("seq_len")
-    return found | {"batch": batch, "seq_len": max(1, round(axes["total_q"] / batch))}
 
 
 TARGET = Target(
@@ -385,55 +298,33 @@ TARGET = Target(
     heading="Prefill Attention Kernel",
     order=1,
     parameters={
-        "layout": "paged",
+        "layout": ("paged", "ragged"),
         "seq_len": 4096,  # query and KV tokens of each sequence
-        "lengths": "even",  # lognormal, zipf: as many tokens, unevenly; 1x32768_31x512: a list
+        "lengths": LENGTHS,  # even; lognormal, zipf: as many tokens, unevenly; 1x32768_31x512: a list
         "batch": 1,
         "qo_heads": 32,
         "kv_heads": 32,
         "head_dim": 128,
         "page_size": 16,  # paged only
-        "dtype": "f16",
-        "backend": "fa2",  # auto: FlashInfer's choice; the others where FlashInfer has them
-        "causal": True,
-        "split": "auto",  # of the KV cache over blocks: plan() chooses; a number of pages fixes it
-        "qk": "f32",  # f16: use_fp16_qk_reduction
-        "soft_cap": 0,  # logits_soft_cap; 0: none
-        "kv": "same",  # fp8, nvfp4: keys and values of 8 bits (e4m3), or in pages of 4 with scales, under queries of dtype
-        "window": 0,  # window_left: tokens before its own that a row sees; 0: all
-    },
-    choices={
-        "layout": ("paged", "ragged"),
-        "lengths": LENGTHS,
         "dtype": (*ITEMSIZE, FP8),  # fp8: queries, keys and values of 8 bits, the output of 16
-        "backend": ("fa2", "fa3", "auto", *attention.APART),
-        "head_dim": (64, 128, 256),
+        "backend": ("fa2", "fa3", "auto", *attention.APART),  # auto: FlashInfer's choice
         "causal": (True, False),
-        "split": ("auto", "off", 8, 16, 32),
-        "qk": ("f32", "f16"),
-        "soft_cap": attention.SOFT_CAPS,
-        "kv": KV,
-        "window": attention.WINDOWS,
+        "split": ("auto", "off", 8, 16, 32),  # of the KV: as plan() chooses, or chunks of pages
+        "qk": ("f32", "f16"),  # f16: use_fp16_qk_reduction
+        "soft_cap": attention.SOFT_CAPS,  # logits_soft_cap; 0: none
+        "kv": attention.KV,  # fp8, nvfp4: keys and values of 8 bits (e4m3), or in pages of 4 with scales, under queries of dtype
+        "window": attention.WINDOWS,  # window_left: tokens before its own that a row sees; 0: all
     },
+    choices={"head_dim": (64, 128, 256)},
     small={"batch": 1, "seq_len": 128},
     id=point_id,
     unable=unable,
-    # and many query heads at a page that is begun
-    edges=lambda p: [
-        *length_edges(p, "seq_len"),
-        {
-            "batch": 1,
-            "qo_heads": 128,
-            "kv_heads": 8,
-            "seq_len": p["page_size"] + 1,
-            "lengths": "even",
-        },
-    ],
+    edges=lambda p: attention.edges(p, "seq_len", kv_heads=8),
     free=lambda p: {"backend": "auto", "split": "auto"},
     asked=asked,
     backends=_BACKENDS,
     stops_tracing=lambda p: attention.STOPS_TRACING.get(p["backend"]),
-    memory=lambda p: work(p).bytes + attention.values_bytes(p, work) + WORKSPACE_BYTES,
+    memory=lambda p: work(p).bytes + attention.values_bytes(p, work) + attention.WORKSPACE_BYTES,
     work=work,
     written=lambda p: sum(lengths(p, "seq_len")) * p["qo_heads"] * p["head_dim"] * _itemsizes(p)[1],
     prepare=prepare,
@@ -441,11 +332,9 @@ TARGET = Target(
     workload=Workload(takes=takes),
     rules=Rules(
         launches=launches,
-        splits=lambda p, kernel, argument: attention.split(
-            p, kernel, argument, *(p["seq_len"],) * 2
-        ),
-        shapes=shapes,
-        finishers=("PersistentVariableLengthMergeStatesKernel",),
+        splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, *(p["seq_len"],) * 2),
+        shapes=fa2.prefill_shapes,
+        finishers=(attention.MERGE.name,),
     ),
     build=Build(
         early=True,
@@ -469,17 +358,8 @@ TARGET = Target(
             "binding_fa3": "csrc/batch_prefill_sm90.cu",
             "scheduler": "include/flashinfer/attention/scheduler.cuh",
         },
-        kernels=(
-            Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),
-            Symbol("BatchPrefillWithRaggedKVCacheKernel", "attention/prefill.cuh"),
-            Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
-            Symbol("FP8PrefillWithKVCacheKernel", "attention/hopper/quantization/prefill_sm90.cuh"),
-            Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
-        ),
-        functions=tuple(
-            Symbol(name, "attention/scheduler.cuh")
-            for name in ("PrefillBinarySearchKVChunkSize", "PrefillPlan", "PrefillSM90Plan")
-        ),
+        kernels=(attention.PAGED, attention.RAGGED, attention.HOPPER, _FP8_KERNEL, attention.MERGE),
+        functions=symbols("attention/scheduler.cuh", _CHUNKS, "PrefillPlan", "PrefillSM90Plan"),
         sources=(
             "batch_prefill.cu",
             "batch_prefill_jit_binding.cu",
@@ -489,43 +369,8 @@ TARGET = Target(
             "batch_prefill_sm90.cu",
             "batch_prefill_paged_sm90_kernel_inst.jinja",
         ),
-        meanings={
-            "MASK_MODE": "mask compiled in",
-            "CTA_TILE_Q": "query rows per block (heads of a GQA group are packed into rows)",
-            "SAME_KV_STRIDES": "K and V have the same strides: one set of offsets serves both",
-            "ENABLE_FP4_REPACK": "staging buffer for 4-bit K and V",
-            "NUM_MMA_Q": "16-row tensor-core tiles of Q per warp",
-            "NUM_MMA_KV": "16-token tensor-core tiles of KV per warp and step",
-            "NUM_MMA_D_QK": "16-element tiles of the head dimension of Q and K",
-            "NUM_MMA_D_VO": "16-element tiles of the head dimension of V and O",
-            "NUM_WARPS_Q": "warps that split the query rows",
-            "NUM_WARPS_KV": "warps that split the KV tokens",
-            "DTypeQKAccum": "type in which QKᵀ is accumulated",
-            "CollectiveMainloop": "main loop: Sparse… reads pages, the plain one a contiguous KV",
-            "USE_TMA_LOAD_KV": "K and V by TMA; false: a producer warpgroup gathers them with cp.async",
-            "CTA_Q": "query rows per block",
-            "CTA_KV": "KV tokens per step",
-            "NUM_STAGES": "K/V tiles in flight in shared memory",
-            "LEFT_SLIDING_WINDOW": "sliding window",
-            "CAUSAL": "causal mask",
-            "TileScheduler": "how blocks get their tiles",
-            "MULTIITEMSCORING": "multi-item scoring mask",
-        },
-        computed={
-            "CTA_TILE_KV": (
-                "KV tokens per step: NUM_MMA_KV × NUM_WARPS_KV × 16",
-                lambda n: n["NUM_MMA_KV"] * n["NUM_WARPS_KV"] * 16,
-            ),
-            "HEAD_DIM_QK": ("NUM_MMA_D_QK × 16", lambda n: n["NUM_MMA_D_QK"] * 16),
-            "NUM_THREADS": (
-                "threads per block: NUM_WARPS_Q × NUM_WARPS_KV × 32",
-                lambda n: n["NUM_WARPS_Q"] * n["NUM_WARPS_KV"] * 32,
-            ),
-            "NUM_WARPS": (
-                "a producer warpgroup, and a consumer warpgroup for each 64 query rows",
-                lambda n: (n["CTA_Q"] // 64 + 1) * 4,
-            ),
-        },
+        meanings=fa2.MEANINGS,
+        computed=fa2.COMPUTED,
     ),
     prices=(
         Choice("backend", "fa2 or fa3", "backend", "fa2", "fa3"),
@@ -556,50 +401,34 @@ TARGET = Target(
             "prefill_chunk", "Split chosen by plan(), or chunks of 16 pages", "split", "auto", 16
         ),
         Choice("qk", "q·k summed in float32 or float16", "qk", "f32", "f16"),
-        Choice(
-            "soft_cap", "Without or with a soft cap on logits", "soft_cap", 0, 30, given="model"
-        ),
+        attention.soft_cap("soft_cap"),
         Choice("prefill_fp8", "Queries, keys and values of 16 bits or of 8", "dtype", "f16", FP8),
         Choice("prefill_kv", "KV of 16 bits or of 8 under queries of 16", "kv", "same", FP8),
-        Choice(
-            "prefill_window", "All tokens or a window of 1024", "window", 0, 1024, given="model"
-        ),
+        attention.window("prefill_window"),
     ),
     knobs=(
         Knob(
             "backend",
             "the wrapper; auto by GPU and dtype in plan()",
-            Symbol("BatchPrefillWithPagedKVCacheWrapper", "prefill.py"),
+            _WRAPPER,
             "backend",
-            "BatchPrefillWithPagedKVCacheWrapper",
+            _WRAPPER.name,
         ),
-        Knob(
-            "disable_split_kv",
-            "plan()",
-            Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
-            "prefill_split",
-            "BatchPrefillWithPagedKVCacheWrapper.plan",
-        ),
-        Knob(
-            "fixed_split_size",
-            "plan()",
-            Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
-            "prefill_chunk",
-            "BatchPrefillWithPagedKVCacheWrapper.plan",
-        ),
+        Knob("disable_split_kv", "plan()", attention.SPLIT, "prefill_split", _PLAN),
+        Knob("fixed_split_size", "plan()", attention.SPLIT, "prefill_chunk", _PLAN),
         Knob(
             "use_fp16_qk_reduction",
             "compile time, a module of its own",
             Symbol("compute_qk", "attention/prefill.cuh"),
             "qk",
-            "BatchPrefillWithPagedKVCacheWrapper.plan",
+            _PLAN,
         ),
         Knob(
             "logits_soft_cap",
             "compile time, a module of its own; its value at launch",
             Symbol("logits_transform", "attention/prefill.cuh"),
             "soft_cap",
-            "BatchPrefillWithPagedKVCacheWrapper.plan",
+            _PLAN,
         ),
     ),
     opportunities=(
@@ -609,7 +438,7 @@ TARGET = Target(
             "(HMMA) can, and that is not a warpgroup's; schedulers of the attention kernel issue in {split_issue_active} of "
             "its cycles",
             where="backend == 'fa2' and split == 'auto' and kv == 'same'",
-            symbol=Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
+            symbol=attention.HOPPER,
             change='`backend="fa3"`; the default `"auto"` takes it on compute capability 9.0',
             choice="backend",
         ),
@@ -619,9 +448,7 @@ TARGET = Target(
             where="backend == 'fa3' and dtype == 'f16' and kv == 'same' and soft_cap == 0 and busiest_unit == 'tensor'",
             bound="0.5",
             other_work=True,
-            symbol=Symbol(
-                "FP8PrefillWithKVCacheKernel", "attention/hopper/quantization/prefill_sm90.cuh"
-            ),
+            symbol=_FP8_KERNEL,
             change="`plan(q_data_type=torch.float8_e4m3fn, o_data_type=torch.float16)`, at the price of precision",
             choice="prefill_fp8",
         ),
@@ -631,7 +458,7 @@ TARGET = Target(
             "the blocks of the attention kernel fill {split_waves} of a wave",
             where="merge_pct > 0 and split == 'auto'",
             bound="merge_pct / 100",
-            symbol=Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
+            symbol=attention.SPLIT,
             change="`plan(disable_split_kv=True)` where the merge takes longer than the attention",
             choice="prefill_split",
             relaunches=True,
@@ -643,7 +470,7 @@ TARGET = Target(
             "thread row for each chunk, most of which hold none",
             where="merge_pct > 0 and split == 'auto'",  # chunks that somebody asked for are not plan()'s
             bound="merge_pct / 100 * (1 - merge_dram_pct / 100)",
-            symbol=Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
+            symbol=attention.MERGE,
             change="give idle thread rows other rows and heads, as `MergeStatesKernel` does",
             how="instantiate `VariableLengthMergeStates` with a smaller `bdy` for few chunks, and `ncuflow try` the patch",
         ),
@@ -652,7 +479,7 @@ TARGET = Target(
             shown="launch and tail take {tail_pct} of the time, missing blocks {blocks_pct}",
             where="backend == 'fa2' and split == 'auto' and tail_pct + blocks_pct > 20",
             bound="(tail_pct + blocks_pct) / 100",
-            symbol=Symbol("PrefillBinarySearchKVChunkSize", "attention/scheduler.cuh"),
+            symbol=Symbol(_CHUNKS, "attention/scheduler.cuh"),
             change="`plan(fixed_split_size=16)`",
             choice="prefill_chunk",
             relaunches=True,
@@ -663,7 +490,7 @@ TARGET = Target(
             "lightest to the heaviest, so that a heavy one starts last",
             where="backend == 'fa2' and causal and tail_pct >= 10 and waves > 1 and merge_pct == 0 and split == 'auto'",
             bound="tail_pct / 100",
-            symbol=Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
+            symbol=attention.SPLIT,
             change="number the query tiles of each request from the last to the first",
             how="turn the loop over `q_tile_idx` in `PrefillSplitQOKVIndptr` around, and `ncuflow try` the patch",
         ),

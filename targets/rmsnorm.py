@@ -6,24 +6,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from math import ceil, gcd, inf
+from math import ceil, gcd, inf, prod
 from typing import Any
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Knob, Opportunity, StepPart, Target, Work
-from ncuflow.target.launch import (
-    DTYPES,
-    ITEMSIZE,
-    TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    torch_dtype,
+from ncuflow.target.contract import (
+    Choice,
+    Knob,
+    Opportunity,
+    StepPart,
+    Target,
+    Work,
+    dependent_launch,
 )
-from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules, Seen, UnsaidError
-from ncuflow.target.source import Build, Constant, CuteKernel, Jit, Source, Symbol, Tunable
+from ncuflow.target.inputs import DTYPES, ITEMSIZE, TOLERANCE, TORCH_DTYPES, torch_dtype
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
+from ncuflow.target.rules import TYPES, Host, LaunchConfig, LaunchSignature, Rules, UnsaidError
+from ncuflow.target.source import Build, Constant, CuteKernel, Jit, Source, Symbol, Tunable, symbols
 from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
 
 EPSILON = 1e-6
@@ -102,44 +101,44 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     covers all rows, or a random sample of CHECKED_ELEMENTS with the first and last row.
     """
     inputs = Inputs(TARGET.point_id(p), seed)
-    dtype = torch_dtype(p["dtype"])
+    variant, dtype = p["variant"], torch_dtype(p["dtype"])
     x, residual = (inputs.normal(p["rows"], p["hidden"], dtype=dtype) for _ in range(2))
     weight = inputs.normal(p["hidden"], dtype=dtype) * 0.05 + 1  # near 1, so that nothing runs away
     rows = inputs.rows(p["rows"], max(2, CHECKED_ELEMENTS // p["hidden"]))
-    make = {
-        "rmsnorm": _rmsnorm,
-        "fused_add_rmsnorm": _fused,
-        "add_then_rmsnorm": _separate,
-        "gemma_rmsnorm": _rmsnorm,
-        "gemma_fused_add_rmsnorm": _fused,
-        "rmsnorm_quant": _quantised,
-        "layernorm": _layernorm,
-    }[p["variant"]]
-    run, reset, buffers, source = make(x, residual, weight, _settings(p))
-    run, implementation = _implemented(p, run)
+    changed = (x, residual) if "fused" in variant else (residual,) if "add" in variant else ()
+    kept = [tensor.clone() for tensor in changed]
+    call, buffers = _call(p, x, residual, weight)
+    run, implementation = _implemented(p, call)
+
+    def reset() -> None:
+        for now, then in zip(changed, kept, strict=True):
+            now.copy_(then)
 
     def expected() -> tuple[Tensor, ...]:
-        total = source(rows)
-        if p["variant"] == "layernorm":
+        first, *others = kept if len(kept) == 2 else [x, *kept]
+        total = first[rows].float()
+        for other in others:
+            total = total + other[rows].float()
+        if variant == "layernorm":
             return (reference.layernorm(total, weight.float(), weight.float() - 1, EPSILON),)
-        gain = weight.float() + 1 if p["variant"].startswith("gemma") else weight
+        gain = weight.float() + 1 if variant.startswith("gemma") else weight
         normed = reference.rmsnorm(total, gain, EPSILON)
-        if p["variant"] == "rmsnorm_quant":
+        if variant == "rmsnorm_quant":
             return (normed / SCALE,)
-        return (normed,) if len(buffers) == 1 else (normed, total)
+        return (normed, total) if kept else (normed,)
 
     return Launch(
         run=run,
         output=lambda: tuple(buffer[rows] for buffer in buffers),
         reference=expected,
-        tolerance=QUANTISED if p["variant"] == "rmsnorm_quant" else TOLERANCE[p["dtype"]],
+        tolerance=QUANTISED if variant == "rmsnorm_quant" else TOLERANCE[p["dtype"]],
         buffers=lambda: tuple(buffers),
-        allocates=p["variant"] == "layernorm",
-        reset=reset,
+        allocates=variant == "layernorm",
+        reset=reset if kept else None,
         info={"implementation": implementation},
         # what an add runs on is restored before each run; of 8 bits none is infinite
         extremes={"an infinity in a row": lambda: _infinite(x)}
-        if reset is None and p["variant"] != "rmsnorm_quant"
+        if not kept and variant != "rmsnorm_quant"
         else {},
     )
 
@@ -147,12 +146,6 @@ def prepare(p: Params, seed: int = 0) -> Launch:
 def _infinite(x: Tensor) -> None:
     """Make an element of the first row infinite: no other row is the worse for it."""
     x[0, 0] = inf
-
-
-def _settings(p: Params) -> dict[str, Any]:
-    """Keyword arguments of the norms that differ from their defaults, and the function of a variant of Gemma's."""
-    gemma = {"function": p["variant"]} if p["variant"].startswith("gemma") else {}
-    return gemma | ({"enable_pdl": False} if p["pdl"] == "off" else {})
 
 
 def _implemented(p: Params, run: Callable[[], None]) -> tuple[Callable[[], None], str]:
@@ -175,91 +168,44 @@ def _implemented(p: Params, run: Callable[[], None]) -> tuple[Callable[[], None]
     return chosen, "CUDA" if cuda else "CuTe DSL"
 
 
-# Each maker returns (run, reset, buffers that run writes: normed first, rows -> what is normed)
-Made = tuple[
-    Callable[[], None], Callable[[], None] | None, Sequence[Tensor], Callable[[Tensor], Tensor]
-]
-
-
-def _rmsnorm(x: Tensor, residual: Tensor, weight: Tensor, settings: dict[str, Any]) -> Made:
+def _call(
+    p: Params, x: Tensor, residual: Tensor, weight: Tensor
+) -> tuple[Callable[[], Any], Sequence[Tensor]]:
+    """(The call of a variant, the buffers that it writes: normed, and the sum where one is added)."""
     import flashinfer
     import torch
+    from flashinfer import norm
 
+    variant, settings = p["variant"], {"enable_pdl": False} if p["pdl"] == "off" else {}
+    if variant == "layernorm":
+        gain, bias, last = weight.float(), weight.float() - 1, [residual]
+
+        def layernorm() -> None:
+            last[0] = norm.layernorm(x, gain, bias, EPSILON)
+
+        return layernorm, last
+    if variant == "rmsnorm_quant":
+        out = torch.empty_like(x, dtype=torch.float8_e4m3fn)
+        scale = torch.full((1,), SCALE, dtype=torch.float32, device=x.device)
+        return lambda: norm.rmsnorm_quant(out, x, weight, scale, EPSILON, **settings), (out,)
+    function = getattr(flashinfer, variant.removeprefix("add_then_"))
+    if "fused" in variant:
+        return lambda: function(x, residual, weight, EPSILON, **settings), (x, residual)
     out = torch.empty_like(x)
-    rmsnorm = getattr(flashinfer, settings.pop("function", "rmsnorm"))
+    if variant != "add_then_rmsnorm":
+        return lambda: function(x, weight, EPSILON, out=out, **settings), (out,)
 
-    def run() -> None:
-        rmsnorm(x, weight, EPSILON, out=out, **settings)
-
-    return run, None, (out,), lambda rows: x[rows].float()
-
-
-def _quantised(x: Tensor, residual: Tensor, weight: Tensor, settings: dict[str, Any]) -> Made:
-    import torch
-    from flashinfer.norm import rmsnorm_quant
-
-    out = torch.empty_like(x, dtype=torch.float8_e4m3fn)
-    scale = torch.full((1,), SCALE, dtype=torch.float32, device=x.device)
-
-    def run() -> None:
-        rmsnorm_quant(out, x, weight, scale, EPSILON, **settings)
-
-    return run, None, (out,), lambda rows: x[rows].float()
-
-
-def _layernorm(x: Tensor, residual: Tensor, weight: Tensor, settings: dict[str, Any]) -> Made:
-    from flashinfer.norm import layernorm
-
-    gain, bias, last = weight.float(), weight.float() - 1, [residual]
-
-    def run() -> None:
-        last[0] = layernorm(x, gain, bias, EPSILON)
-
-    return run, None, last, lambda rows: x[rows].float()
-
-
-def _fused(x: Tensor, residual: Tensor, weight: Tensor, settings: dict[str, Any]) -> Made:
-    import flashinfer
-
-    fused_add_rmsnorm = getattr(flashinfer, settings.pop("function", "fused_add_rmsnorm"))
-    first_x, first_residual = x.clone(), residual.clone()
-
-    def run() -> None:
-        fused_add_rmsnorm(x, residual, weight, EPSILON, **settings)
-
-    def reset() -> None:
-        x.copy_(first_x)
-        residual.copy_(first_residual)
-
-    def source(rows: Tensor) -> Tensor:
-        return first_x[rows].float() + first_residual[rows].float()
-
-    return run, reset, (x, residual), source
-
-
-def _separate(x: Tensor, residual: Tensor, weight: Tensor, settings: dict[str, Any]) -> Made:
-    import torch
-    from flashinfer import rmsnorm
-
-    out, first_residual = torch.empty_like(x), residual.clone()
-
-    def run() -> None:
+    def separate() -> None:
         residual.add_(x)
-        rmsnorm(residual, weight, EPSILON, out=out, **settings)
+        function(residual, weight, EPSILON, out=out, **settings)
 
-    def reset() -> None:
-        residual.copy_(first_residual)
-
-    def source(rows: Tensor) -> Tensor:
-        return x[rows].float() + first_residual[rows].float()
-
-    return run, reset, (out, residual), source
+    return separate, (out, residual)
 
 
 _SEEN = {"RMSNormKernel": "rmsnorm", "FusedAddRMSNormKernel": "fused_add_rmsnorm"}
 
 
-def shapes(seen: Seen) -> Iterator[Params]:
+def shapes(seen: LaunchSignature) -> Iterator[Params]:
     """Of the CUDA norms: a block a row; the fused one has the row in shared memory, of the other only its threads tell it."""
     variant = _SEEN.get(seen.kernel)
     if variant is None:
@@ -295,13 +241,9 @@ def operators(name: str, shapes: Sequence[Sequence[int]], types: Sequence[str]) 
     if variant is None or not whole:
         return None
     *rows, hidden = whole[0]
-    product = 1
-    for size in rows:
-        product *= size
-    dtype = {"c10::BFloat16": "bf16", "c10::Half": "f16"}.get(types[0] if types else "")
-    return {"variant": variant, "rows": product, "hidden": hidden} | (
-        {"dtype": dtype} if dtype else {}
-    )
+    dtype = TORCH_DTYPES.get(types[0]) if types else None
+    said = {"variant": variant, "rows": prod(rows), "hidden": hidden}
+    return said | ({"dtype": dtype} if dtype in ITEMSIZE else {})
 
 
 # What CuTe DSL compiles in place of the CUDA norms: variant -> class, module and function of FlashInfer.
@@ -443,18 +385,12 @@ TARGET = Target(
     heading="RMSNorm Kernel",
     order=3,
     parameters={
-        "variant": "rmsnorm",  # add_then_rmsnorm: torch add, then norm
+        "variant": tuple(_VARIANTS),  # add_then_rmsnorm: torch add, then norm
         "rows": 4096,
         "hidden": 4096,
-        "dtype": "f16",
-        "norm": "auto",  # FlashInfer's choice: CuTe DSL where nvidia-cutlass-dsl is installed
-        "pdl": "auto",  # programmatic dependent launch: where the GPU has it
-    },
-    choices={
-        "variant": tuple(_VARIANTS),
         "dtype": tuple(ITEMSIZE),
-        "norm": ("auto", "cuda"),
-        "pdl": ("auto", "off"),
+        "norm": ("auto", "cuda"),  # FlashInfer's choice: CuTe DSL where that is installed
+        "pdl": ("auto", "off"),  # programmatic dependent launch: where the GPU has it
     },
     small={"rows": 64},
     id=point_id,
@@ -498,15 +434,7 @@ TARGET = Target(
             "jit": "flashinfer.jit.norm.gen_norm_module",
             "binding": "csrc/norm.cu",
         },
-        kernels=tuple(
-            Symbol(name, "norm.cuh")
-            for name in (
-                "RMSNormKernel",
-                "FusedAddRMSNormKernel",
-                "RMSNormQuantKernel",
-                "generalLayerNorm",
-            )
-        ),
+        kernels=symbols("norm.cuh", *_SEEN, "RMSNormQuantKernel", "generalLayerNorm"),
         sources=("norm.cu", "flashinfer_norm_binding.cu"),
         tunables=(
             Tunable(
@@ -554,14 +482,7 @@ TARGET = Target(
             "cuda",
             of_kernels=True,
         ),
-        Choice(
-            "norm_pdl",
-            "Programmatic dependent launch or not",
-            "pdl",
-            "auto",
-            "off",
-            metrics=("time_hot_us", "time_cold_us"),
-        ),
+        dependent_launch("norm_pdl"),
     ),
     knobs=(
         Knob(

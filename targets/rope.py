@@ -9,17 +9,9 @@ from typing import Any
 
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
-from ncuflow.target.launch import (
-    ITEMSIZE,
-    TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    torch_dtype,
-)
-from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules, Seen, UnsaidError
+from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
+from ncuflow.target.rules import TYPES, Host, LaunchConfig, LaunchSignature, Rules, UnsaidError
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
 from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
 
@@ -208,7 +200,7 @@ _SEEN = {
 }
 
 
-def shapes(seen: Seen) -> Iterator[Params]:
+def shapes(seen: LaunchSignature) -> Iterator[Params]:
     """Of the kernels that take positions: a block rotates bdy tokens, of all heads, of a part of them, or of one."""
     what = seen.kernel.removesuffix("Kernel").removesuffix("HeadParallelism")
     if what not in _SEEN:
@@ -291,6 +283,9 @@ def takes(entry: Entry) -> Block | None:
     return None
 
 
+_INPLACE = Symbol("apply_rope_with_cos_sin_cache_inplace", "rope.py")
+
+
 TARGET = Target(
     name="rope",
     title="Rotary position embedding",
@@ -298,22 +293,16 @@ TARGET = Target(
     order=4,
     parameters={
         "variant": "cos_sin_cache",
-        "inplace": True,
+        "inplace": (True, False),
         "tokens": 4096,  # of all sequences together
         "batch": 1,  # sequences that the tokens are split into; positions start at 0 in each
         "qo_heads": 32,
         "kv_heads": 8,
         "head_dim": 128,
-        "dtype": "f16",
-        "style": "neox",  # neox rotates halves, interleaved pairs
-    },
-    choices={
-        "variant": tuple(_FUNCTIONS),
-        "inplace": (True, False),
-        "style": ("neox", "interleaved"),
-        "head_dim": (64, 128, 256),
         "dtype": tuple(ITEMSIZE),
+        "style": ("neox", "interleaved"),  # neox rotates halves, interleaved pairs
     },
+    choices={"variant": tuple(_FUNCTIONS), "head_dim": (64, 128, 256)},
     small={"batch": 1, "tokens": 64},
     id=point_id,
     unable=unable,
@@ -455,7 +444,7 @@ TARGET = Target(
             shown="the call also allocates two tensors: the host takes {host_launch_us}, the GPU {time_hot_us}",
             where="not inplace and host_launch_us > time_hot_us",
             bound="1 - time_hot_us / step_us",
-            symbol=Symbol("apply_rope_with_cos_sin_cache_inplace", "rope.py"),
+            symbol=_INPLACE,
             change="the `_inplace` functions, where the unrotated tensors are not needed again",
             choice="rope_inplace",
             inverted=True,
@@ -466,7 +455,7 @@ TARGET = Target(
             shown="the call takes the host {host_launch_us}, its kernel {time_hot_us}",
             where="inplace and host_launch_us > time_hot_us",
             bound="1 - time_hot_us / step_us",
-            symbol=Symbol("apply_rope_with_cos_sin_cache_inplace", "rope.py"),
+            symbol=_INPLACE,
             change="capture the layer in a CUDA graph",
             how="`torch.cuda.graph` around the layer: the decode chapter has what a graph brings there",
             metric="step_us",

@@ -13,8 +13,8 @@ from typing import Any
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
-from ncuflow.target.rules import Rules, Seen, UnsaidError
-from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
+from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
 from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
 
 # variant -> (FlashInfer's function, parameters in percent or whole numbers that limit the tokens,
@@ -73,10 +73,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         source = torch.softmax(logits, dim=-1)
     name, limits, _ = _VARIANTS[p["variant"]]
     function = getattr(flashinfer, name, None) or getattr(flashinfer.sampling, name)
-    arguments = [p[limit] / (1 if limit == "top_k" else 100) for limit in limits]
-    arguments = [
-        int(a) if limit == "top_k" else a for a, limit in zip(arguments, limits, strict=True)
-    ]
+    arguments = [p[limit] if limit == "top_k" else p[limit] / 100 for limit in limits]
     settings = {"filter_apply_order": "joint"} if p["variant"] == "top_k_top_p" else {}
     last: dict[str, tuple[Tensor, ...]] = {"out": ()}
 
@@ -166,6 +163,7 @@ def _compared(
     return drawn, lambda: (torch.ones(p["batch"], 1, device=source.device),)
 
 
+_MAP = "OnlineSoftmaxMapKernel"  # of a softmax in two kernels
 _SEEN = {
     "SamplingFromLogitsKernel": "from_logits",
     "SamplingFromProbKernel": "from_probs",
@@ -175,19 +173,23 @@ _SEEN = {
     "TopKTopPSamplingFromProbKernel": "top_k_top_p",
     "TopPRenormProbKernel": "top_p_renorm",
     "OnlineSoftmaxFusedKernel": "softmax",
-    "OnlineSoftmaxMapKernel": "softmax",
+    _MAP: "softmax",
 }
+_TOPK = symbols(
+    "topk.cuh",
+    "RadixTopKRenormProbKernel_MultiCTA",
+    "FilteredTopKUnifiedKernel",
+    "RadixTopKKernel_Unified",
+)
 
 
-def shapes(seen: Seen) -> Iterator[Params]:
+def shapes(seen: LaunchSignature) -> Iterator[Params]:
     """A block, or a cluster of them, a row; how long rows are is an argument of the call."""
-    variant, vocab = _SEEN.get(seen.kernel), seen.sure("vocab")
+    variant = _SEEN.get(seen.kernel)
     if variant is None:
         raise UnsaidError("no rule tells its rows from its launch")
     said = {"variant": variant, "batch": seen.grid[0]}
-    if vocab is None:
-        raise UnsaidError("the launch is alike for every vocabulary", said)
-    yield {**said, "vocab": vocab}
+    yield {**said, "vocab": seen.needed("vocab", "the launch is alike for every vocabulary", said)}
 
 
 def takes(entry: Entry) -> Block | None:
@@ -242,9 +244,7 @@ TARGET = Target(
         else None
     ),
     workload=Workload(takes=takes),
-    rules=Rules(
-        shapes=shapes, kernels=("OnlineSoftmaxMapKernel",), finishers=("OnlineSoftmaxReduceKernel",)
-    ),
+    rules=Rules(shapes=shapes, kernels=(_MAP,), finishers=("OnlineSoftmaxReduceKernel",)),
     build=Build(
         generate=modules, jit=(Jit("sampling", "flashinfer.sampling:get_sampling_module"),)
     ),
@@ -256,19 +256,7 @@ TARGET = Target(
             "jit": "flashinfer.jit.sampling.gen_sampling_module",
             "binding": "csrc/sampling.cu",
         },
-        kernels=(
-            Symbol("SamplingFromLogitsKernel", "sampling.cuh"),
-            Symbol("SamplingFromProbKernel", "sampling.cuh"),
-            Symbol("TopKSamplingFromProbKernel", "sampling.cuh"),
-            Symbol("TopPSamplingFromProbKernel", "sampling.cuh"),
-            Symbol("MinPSamplingFromProbKernel", "sampling.cuh"),
-            Symbol("TopKTopPSamplingFromProbKernel", "sampling.cuh"),
-            Symbol("TopPRenormProbKernel", "sampling.cuh"),
-            Symbol("OnlineSoftmaxFusedKernel", "sampling.cuh"),
-            Symbol("RadixTopKRenormProbKernel_MultiCTA", "topk.cuh"),
-            Symbol("FilteredTopKUnifiedKernel", "topk.cuh"),
-            Symbol("RadixTopKKernel_Unified", "topk.cuh"),
-        ),
+        kernels=(*symbols("sampling.cuh", *(name for name in _SEEN if name != _MAP)), *_TOPK),
         sources=("sampling.cu", "renorm.cu", "flashinfer_sampling_binding.cu"),
     ),
     prices=(

@@ -73,6 +73,9 @@ NAMED = {
     "_gen_batch_prefill_primary_module": "FlashInfer's function, which several targets build modules by",
     "decode.py": "FlashInfer's file, in which it says for which GPUs a backend of several targets is",
     "trtllm_batch_decode_with_kv_cache": "its function there",
+    "attention/prefill.cuh": "FlashInfer's header of kernels that several attention targets launch",
+    "attention/hopper/prefill_sm90.cuh": "the same of fa3's",
+    "attention/cascade.cuh": "the same of the kernel that merges their chunks",
 }
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ncuflow.sweep import points as sweep
+from ncuflow.target.attention import LENGTHS, length_edges, length_refusal, lengths
 from ncuflow.target.contract import known, load
-from ncuflow.target.inputs import LENGTHS, length_edges, length_refusal, lengths
 
 
 def of(kind: str, batch: int, mean: int = 0) -> list[int]:

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from ncuflow.target import attention, inputs
-from ncuflow.target.launch import NVFP4, Inputs
+from ncuflow.target.inputs import NVFP4
+from ncuflow.target.launch import Inputs
 from ncuflow.targets import decode, prefill
 
 torch = pytest.importorskip("torch")

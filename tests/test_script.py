@@ -267,12 +267,12 @@ OTHER = '''
 """Two functions of one name."""
 from __future__ import annotations
 from math import sqrt
-from ncuflow.target import launch
-from ncuflow.target.launch import FP8
+from ncuflow.target import inputs
+from ncuflow.target.inputs import FP8
 
 
 def torch_dtype(p):
-    return launch.torch_dtype(p["dtype"])
+    return inputs.torch_dtype(p["dtype"])
 
 
 def whole(p):
@@ -283,7 +283,7 @@ def whole(p):
 
 
 def missing(p):
-    return launch.nothing(p)
+    return inputs.nothing(p)
 '''
 
 
@@ -310,7 +310,7 @@ def test_a_definition_is_taken_whole_with_all_that_it_needs(
 def test_what_cannot_be_taken_over_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(CommandError, match=r"ncuflow\.target\.launch has no nothing"):
+    with pytest.raises(CommandError, match=r"ncuflow\.target\.inputs has no nothing"):
         taken(tmp_path, monkeypatch, "missing")
 
 

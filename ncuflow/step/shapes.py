@@ -16,7 +16,15 @@ from ncuflow.step.detection import WORDS
 from ncuflow.sweep.workloads import dumped
 from ncuflow.target.contract import Target, known
 from ncuflow.target.launch import Params
-from ncuflow.target.rules import ENDLESS, Between, Host, NoRuleError, PartError, Seen, UnsaidError
+from ncuflow.target.rules import (
+    ENDLESS,
+    Between,
+    Host,
+    LaunchSignature,
+    NoRuleError,
+    PartError,
+    UnsaidError,
+)
 
 # Names that others wrote may be as long as they like: each word is looked at once.
 RANGE = re.compile(r"\b(?P<target>\w++)\((?P<params>\w++=[^()]*+)\)")
@@ -167,7 +175,9 @@ def _by_target(
     name = kernelname.canonical(one.name)
     decoded = kernelname.decode(one.name)
     dynamic = one.shared if one.dynamic is None else one.dynamic
-    seen = Seen(short, decoded.value, one.grid, one.block, dynamic, name, graph, facts.values)
+    seen = LaunchSignature(
+        short, decoded.value, one.grid, one.block, dynamic, name, graph, facts.values
+    )
     try:
         candidates = list(target.rules.shapes(seen))
     except PartError as error:
@@ -221,7 +231,7 @@ def _launches(
     )
 
 
-def _source(seen: Seen, facts: KnownFacts) -> str:
+def _source(seen: LaunchSignature, facts: KnownFacts) -> str:
     more = dict.fromkeys(facts.sources[name] for name in sorted(seen.used) if name in facts.sources)
     return ", ".join(["the launch", *more])
 

@@ -1,32 +1,31 @@
-"""What the attention targets share: FlashInfer's prefill modules, caches of keys and values, and fa2's launches.
-
-How fa2's scheduler splits the KV cache, and what it launches, is written out again from include/flashinfer/attention:
-scheduler.cuh, prefill.cuh and cascade.cuh.
-"""
+"""What the attention targets share: backends, FlashInfer's prefill modules, caches of keys and values, uneven lengths."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
-from math import ceil
+import re
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
-from ncuflow.target.contract import StepPart, Work
-from ncuflow.target.inputs import BLOCK_ELEMENTS, PageTable, fours
-from ncuflow.target.launch import (
+from ncuflow.target import reference
+from ncuflow.target.contract import Choice, StepPart, Work
+from ncuflow.target.inputs import (
+    BLOCK_ELEMENTS,
     FP8,
     ITEMSIZE,
     NVFP4,
-    GpuFacts,
-    Inputs,
-    Params,
-    Tensor,
+    PageTable,
+    around,
+    fours,
     torch_dtype,
 )
-from ncuflow.target.rules import TYPES, Host, LaunchConfig, NoRuleError, SplitKv
-from ncuflow.target.source import Backend, Declaration, no_backend
+from ncuflow.target.launch import GpuFacts, Inputs, Params, Tensor, Written
+from ncuflow.target.source import Backend, Declaration, Symbol, no_backend
 
+KV = ("same", FP8, NVFP4)  # what a KV cache holds: elements of the queries' type, of 8 or of 4 bits
+WORKSPACE_BYTES = 128 << 20  # of a wrapper
 SOFT_CAPS, WINDOWS = (0, 30), (0, 1024, 4096)
 # By the backend (``Target.stops_tracing``): of fa3's prefill kernels nsys 2023.4 records none, and none of what follows them.
 STOPS_TRACING = {"fa2": False, "auto": None, "fa3": True}
@@ -45,10 +44,78 @@ TRTLLM_GEN = Backend(
 CUTE_DSL = Backend("cute-dsl", ("10.x",))  # the wrappers' docstrings: Blackwell; tcgen05 is 10's
 CUDNN = Backend("cudnn", downloaded=True, instead="cudnn")
 # What is no fa2 or fa3 is measured with none of their settings, and on pages that all of it take.
-APART, PAGES = ("cutlass", "trtllm-gen", "cute-dsl", "cudnn"), (8, 16, 32, 64)
+OTHERS = (CUTLASS, TRTLLM_GEN, CUTE_DSL, CUDNN)
+APART, PAGES = tuple(backend.name for backend in OTHERS), (8, 16, 32, 64)
 FA3_FP8 = "fa3 takes keys and values of fp8 with queries of fp8 alone"
 # The parameters of a prefill module, beside backend, dtype and head_dim, as they are where a target has none of them.
 PLAIN: Params = {"kv": "same", "qk": "f32", "soft_cap": 0, "window": 0}
+# Kernels of fa2's prefill over pages and without, of fa3's, and the one that merges chunks of a split KV cache.
+PAGED = Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh")
+RAGGED = Symbol("BatchPrefillWithRaggedKVCacheKernel", "attention/prefill.cuh")
+HOPPER = Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh")
+MERGE = Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh")
+SPLIT = Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh")
+
+
+def sizes(p: Params) -> tuple[int, int, int, int]:
+    """Heads, their dimension and the page size, as plan() takes them."""
+    return p["qo_heads"], p["kv_heads"], p["head_dim"], p["page_size"]
+
+
+def workspace(q: Tensor) -> Tensor:
+    """The memory of a wrapper, where its queries are."""
+    import torch
+
+    return torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
+
+
+def decode_wrapper(q: Tensor) -> Any:
+    """The wrapper of decode on tensor cores."""
+    import flashinfer
+
+    return flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace(q), "NHD", use_tensor_cores=True)
+
+
+def decode_plan(p: Params, wrapper: Any, table: PageTable) -> Callable[[], None]:
+    """plan() of decodes, which POD's wrapper and that of decode take alike."""
+    dtype = torch_dtype(p["dtype"])
+
+    def plan() -> None:
+        wrapper.plan(*table.planned, *sizes(p), q_data_type=dtype, kv_data_type=dtype)
+
+    return plan
+
+
+def soft_cap(key: str) -> Choice:
+    """What a soft cap costs."""
+    return Choice(
+        key, "Without or with a soft cap on logits", "soft_cap", *SOFT_CAPS, given="model"
+    )
+
+
+def window(key: str) -> Choice:
+    """What a window brings."""
+    return Choice(key, "All tokens or a window of 1024", "window", *WINDOWS[:2], given="model")
+
+
+def counted(p: Params, what: str) -> str:
+    """How the work of a point is counted beside the usual; what: is counted of a window."""
+    scales = ", with the scales of NVFP4" if p["kv"] == NVFP4 else ""
+    return scales + (f", {what} within the window alone" if p["window"] else "")
+
+
+def ungrouped(p: Params) -> str | None:
+    """Why query heads cannot share KV heads; None if they can."""
+    if p["qo_heads"] % p["kv_heads"]:
+        return f"{p['qo_heads']} query heads are not a multiple of {p['kv_heads']} KV heads"
+    return None
+
+
+def marks(p: Params) -> tuple[str, str, str]:
+    """What an id says of the cache, the soft cap and the window of a point, nothing of the usual ones."""
+    kv = {FP8: "_kv8", NVFP4: "_kv4"}.get(p["kv"], "")
+    cap, window = p["soft_cap"], p["window"]
+    return kv, f"_cap{cap}" if cap else "", f"_win{window}" if window else ""
 
 
 def refusal(p: Params, gpu: GpuFacts, backends: tuple[Backend, ...]) -> str | None:
@@ -187,11 +254,27 @@ def no_nvfp4(p: Params) -> str | None:
     """Why a KV cache of NVFP4 cannot be had in this place; None if it can, or is not asked for."""
     if p["kv"] != NVFP4:
         return None
+    if p.get("cores") == "cuda":
+        return "a KV cache of NVFP4 is read on tensor cores alone"
     if p["dtype"] == FP8:
         return "a KV cache of NVFP4 is measured under queries of 16 bits"
     if p["backend"] == "fa3":
         return "fa3 takes no KV cache of NVFP4"
     return None
+
+
+def decoded(
+    q: Tensor, k: Tensor, v: Tensor, table: PageTable, soft_cap: float = 0.0, window: int = 0
+) -> Tensor:
+    """The reference of decode over pages, in steps that fit into memory; of a window, the tokens in it alone."""
+    import torch
+
+    parts = []
+    for part, length in table.steps(k.shape[2] * k.shape[3]):
+        first = max(0, length - window - 1) if window else 0
+        keys, values = (table.gather(cache, part.start, part.stop)[:, first:] for cache in (k, v))
+        parts.append(reference.decode_attention(q[part], keys, values, soft_cap))
+    return torch.cat(parts)
 
 
 def out_dtype(p: Params) -> Any:
@@ -214,136 +297,116 @@ def part(p: Params, phase: str, tokens: int) -> StepPart | None:
     return StepPart("attention", tokens, p["batch"], *heads, phase=phase)
 
 
-NO_POSITIONS = "(flashinfer::PosEncodingMode)0"
-# KV tokens of a chunk, at least: min_num_pages_per_batch is max(128 / page_size, 1)
-MIN_CHUNK = 128
-BLOCKS = 2  # of an SM: what the prefill scheduler takes for its occupancy
+SIGMA = 1.0  # of the log-normal lengths: one sequence in six has more than 1.6 times the mean
+LENGTHS = Written(
+    ("even", "lognormal", "zipf"),
+    r"[1-9]\d*x(0|[1-9]\d*)(_[1-9]\d*x(0|[1-9]\d*))*",
+    "1x32768_31x512",
+)
 
 
-def refuse_unknown(p: Params) -> None:
-    """Raises NoRuleError for a point that the rules do not know."""
-    if p["backend"] not in ("fa2", "fa3", "auto"):
-        raise NoRuleError(f"no rule says what {p['backend']} launches")
-    if p["kv"] != "same" or p["window"]:
-        raise NoRuleError("no rule for a KV cache of 8 or 4 bits, or for a window")
+def lengths(p: Params, mean: str) -> list[int]:
+    """Tokens of each sequence, at least one; of a list as it says, none as well.
 
-
-def launches(p: Params, host: Host, kv_len: int) -> Iterator[LaunchConfig]:
-    """The attention, and the merge where the KV cache is split; kv_len: tokens of each sequence."""
-    dim, group = p["head_dim"], p["qo_heads"] // p["kv_heads"]
-    rows = p["seq_len"] * group
-    tile = 128 if rows > 64 and dim < 256 else 64 if rows > 16 else 16
-    page = p["page_size"] if p["layout"] == "paged" else 1
-    length, tiles = ceil(kv_len / page), p["batch"] * ceil(rows / tile)
-    most = BLOCKS * host.gpu.sm_count // p["kv_heads"]
-    asked = p.get("split", "auto")
-    if asked == "off":
-        chunk = max(length, 1)
-    elif asked == "auto":
-        chunk = shortest_chunk(most, tiles, length, page)
-    else:
-        chunk = int(asked)
-    chunks = ceil(length / chunk)
-    shape, shared, warps = _tile(p, tile, host)
-    note = f"query tile {tile}" + (
-        f", {chunks} chunks of {chunk * page} KV tokens" if chunks > 1 else ""
-    )
-    block = (32, *warps)
-    yield LaunchConfig(
-        _name(p, shape, host), (tiles * chunks, 1, p["kv_heads"]), block, shared, note
-    )
-    if chunks > 1:
-        yield merge(p, p["batch"] * p["seq_len"], host)
-
-
-def split(
-    p: Params,
-    kernel: str,
-    argument: Callable[[str], str | None],
-    kv_len: int,
-    queries: int = 1,
-) -> SplitKv | None:
-    """How the scheduler splits a point (``rules.SplitRule``); kv_len, queries: tokens of each sequence.
-
-    None for what is not fa2: fa3 does not split, and of others no rule is known.
+    ``p["lengths"]``: "even", all of the parameter that ``mean`` names; "lognormal" and "zipf", the
+    quantiles of that distribution, longest first, with the same sum; or a list such as
+    1x32768_31x512, one sequence of 32768 tokens and 31 of 512.
     """
-    if p["backend"] not in ("fa2", "auto"):
-        return None
-    page = p["page_size"] if p.get("layout", "paged") == "paged" else 1
-    rows, tile = queries * p["qo_heads"] // p["kv_heads"], argument("CTA_TILE_Q")
-    tiles = ceil(rows / int(tile)) if tile and tile.isdigit() else 1
-    pages = ceil(kv_len / page)
-    return SplitKv(
-        batch=p["batch"],
-        pages=pages,
-        kv_heads=p["kv_heads"],
-        tiles=tiles,
-        sm_blocks=BLOCKS if kernel.startswith("BatchPrefill") else None,
-        shortest=lambda most: shortest_chunk(most, p["batch"] * tiles, pages, page),
-        padded=p.get("launch") == "graph",
-    )
+    kind, batch = p["lengths"], p["batch"]
+    if kind == "even":
+        return [p[mean]] * batch
+    if kind == "zipf":
+        return _scaled([1 / rank for rank in range(1, batch + 1)], p[mean])
+    if kind == "lognormal":
+        normal = NormalDist(sigma=SIGMA)
+        shares = [(batch - i - 0.5) / batch for i in range(batch)]
+        return _scaled([math.exp(normal.inv_cdf(share)) for share in shares], p[mean])
+    parts = [tuple(map(int, part.split("x"))) for part in kind.split("_")]
+    return [length for count, length in parts for _ in range(count)]
 
 
-def merge(p: Params, rows: int, host: Host) -> LaunchConfig:
-    """The kernel that merges the chunks of `rows` query rows."""
-    item, dim, kind = ITEMSIZE[p["dtype"]], p["head_dim"], TYPES[p["dtype"]]
-    vec = max(16 // item, dim // 32)
-    bdx = dim // vec
-    bdy = 128 // bdx
-    shared = 4 * bdy * dim * item + 128 * 4
-    name = f"flashinfer::PersistentVariableLengthMergeStatesKernel<{vec}, {bdx}, {bdy}, 4, {kind}, {kind}, int>"
-    fits = host.slots(name, 128, shared) // host.gpu.sm_count
-    blocks = min(fits, ceil(rows * p["qo_heads"] / host.gpu.sm_count))
-    return LaunchConfig(name, (blocks * host.gpu.sm_count, 1, 1), (bdx, bdy, 1), shared)
+def length_label(p: Params, mean: str) -> str:
+    """The lengths in a point's id: "2048" where all are alike, "2048_zipf", or the list."""
+    if p["lengths"] == "even":
+        return str(p[mean])
+    return p["lengths"] if listed(p) else f"{p[mean]}_{p['lengths']}"
 
 
-def shortest_chunk(most: int, tiles: int, length: int, page_size: int) -> int:
-    """The shortest chunk, in pages, with which the blocks of `tiles` sequences or query tiles are at most `most`."""
-    low, high = max(MIN_CHUNK // page_size, 1), max(length, 1)
-    while low < high:
-        middle = (low + high) // 2
-        if tiles * ceil(length / middle) > most:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+def listed(p: Params) -> bool:
+    """Whether the lengths are a list, and the mean has no meaning."""
+    return re.match(r"\d", p["lengths"]) is not None
 
 
-def variant(p: Params) -> str:
-    """DefaultAttention with its four flags: custom mask, window, soft cap, ALiBi."""
-    cap = "true" if p.get("soft_cap") else "false"
-    return f"flashinfer::DefaultAttention<false, false, {cap}, false>"
+def length_refusal(p: Params) -> str | None:
+    """Why the lengths cannot be those of the batch; None if they can."""
+    found = lengths(p, "batch")  # of a list alone is the number known
+    if listed(p) and len(found) != p["batch"]:
+        return f"lengths {p['lengths']} are those of {len(found)} sequences, not of {p['batch']}"
+    if listed(p) and not any(found):
+        return f"lengths {p['lengths']} leave no sequence a token"
+    return None
 
 
-def _tile(p: Params, tile: int, host: Host) -> tuple[str, int, tuple[int, int]]:
-    """(tile arguments of KernelTraits, shared memory, warps along queries and along keys).
+def edges(p: Params, mean: str, kv_heads: int) -> list[Params]:
+    """Those of the lengths, and many query heads that share so many KV heads, at a page that is begun."""
+    heads = {"batch": 1, "qo_heads": 128, "kv_heads": kv_heads}
+    return [*length_edges(p, mean), {**heads, mean: p["page_size"] + 1, "lengths": "even"}]
 
-    Two blocks are to fit onto an SM: the KV tile (NUM_MMA_KV times 16 times the warps) takes what
-    shared memory that leaves, up to what the registers hold.
+
+def length_edges(p: Params, mean: str) -> list[Params]:
+    """Lengths at which a kernel goes wrong, in place of a point's: one token, just below, at and above a page, all of
+    these in one batch, sequences without a token between and behind others, and an uneven one."""
+    page, found = p["page_size"], around(p["page_size"])
+    each = [{mean: length, "lengths": "even"} for length in found]
+    mixed = "_".join(f"1x{length}" for length in found)
+    return [
+        *each,
+        {"batch": len(found), "lengths": mixed},
+        {"batch": 5, "lengths": f"1x0_1x{page + 1}_2x0_1x1"},
+        {"batch": 2, "lengths": f"1x{page}_1x0"},
+        {"lengths": "zipf"},
+    ]
+
+
+def _scaled(weights: Sequence[float], mean: int) -> list[int]:
+    """Whole numbers from 1 in proportion to the weights, whose sum is exactly that of the mean."""
+    total = mean * len(weights)
+    spare = total - len(weights)
+    exact = [1 + spare * weight / sum(weights) for weight in weights]
+    found = [int(value) for value in exact]
+    by_rest = sorted(range(len(exact)), key=lambda i: found[i] - exact[i])
+    for i in by_rest[: total - sum(found)]:
+        found[i] += 1
+    return found
+
+
+# A wrapper's plan() keeps its choice as a list of integers in ``wrapper._plan_info``, in the order of ToVector() in
+# FlashInfer's include/flashinfer/attention/scheduler.cuh, the same in 0.5.3, 0.6.18 and 0.7.2; the length tells which plan
+# it is: length of the list -> {name: (position, kind)}
+_LAYOUTS: dict[int, dict[str, tuple[int, type]]] = {
+    10: {"padded_batch_size": (0, int), "split_kv": (9, bool)},  # DecodePlanInfo
+    15: {  # PrefillPlanInfo: fa2, and decode on tensor cores
+        "padded_batch_size": (0, int),
+        "cta_tile_q": (3, int),
+        "split_kv": (14, bool),
+    },
+    9: {"same_schedule_for_all_heads": (8, bool)},  # PrefillPlanSM90Info: fa3
+}
+
+
+def plan_info(wrapper: Any) -> dict[str, Any]:
+    """The choices of the last plan(), e.g. {"backend": "fa2", "split_kv": False, ...}.
+
+    Reads private attributes, so whatever cannot be read is left out: this never raises.
     """
-    item, dim = ITEMSIZE[p["dtype"]], p["head_dim"]
-    mma_q = 2 if tile > 64 else 1
-    warps = (4, 1) if tile > 16 else (1, 4)
-    fixed, step = tile * dim * item, 2 * dim * 16 * warps[1] * item
-    blocks = 2 if host.gpu.shared_sm >= 2 * (fixed + step) else 1
-    room = min(host.gpu.shared_sm // blocks, host.gpu.shared_block)
-    most = min((room - fixed) // step, 8 // mma_q)
-    mma_kv = next(n for n in (8, 4, 2, 1) if n <= most)
-    synced = warps[1] * tile * (dim * 4 + 8) if warps[1] > 1 else 0
-    shared = max(fixed + mma_kv * step, synced)
-    shape = f"{tile}, {mma_q}, {mma_kv}, {dim // 16}, {dim // 16}, {warps[0]}, {warps[1]}"
-    return shape, shared, warps
-
-
-def _name(p: Params, shape: str, host: Host) -> str:
-    kind, mask = TYPES[p["dtype"]], int(bool(p["causal"]))
-    accumulated = "__half" if p.get("qk") == "f16" else "float"
-    repack = ", true" if host.modern else ""
-    traits = (
-        f"flashinfer::KernelTraits<(flashinfer::MaskMode){mask}, {shape}, {NO_POSITIONS}, {kind}, {kind}, {kind},"
-        f" {accumulated}, int, {variant(p)}{repack}>"
-    )
-    paged = p["layout"] == "paged"
-    strides = "true, " if paged and host.modern else ""
-    layout = "Paged" if paged else "Ragged"
-    return f"flashinfer::BatchPrefillWith{layout}KVCacheKernel<{strides}{traits}, {layout}Params>"
+    found: dict[str, Any] = {}
+    try:
+        backend = getattr(wrapper, "resolved_backend", None) or getattr(wrapper, "_backend", None)
+        if isinstance(backend, str):
+            found["backend"] = backend
+        values = [int(value) for value in wrapper._plan_info]
+        for name, (position, kind) in _LAYOUTS.get(len(values), {}).items():
+            found[name] = kind(values[position])
+    except Exception:  # another FlashInfer may keep its plan elsewhere
+        pass
+    return found

@@ -82,6 +82,12 @@ class Choice:
         return tuple((name, value) for name, value in params.items() if name not in varied)
 
 
+def dependent_launch(key: str) -> Choice:
+    """What programmatic dependent launch brings a target whose parameter "pdl" is ("auto", "off")."""
+    title, times = "Programmatic dependent launch or not", ("time_hot_us", "time_cold_us")
+    return Choice(key, title, "pdl", "auto", "off", metrics=times)
+
+
 def uneven(target: str, work: str = "") -> tuple[Choice, ...]:
     """What uneven lengths cost a target whose parameter "lengths" is ``runner.lengths.LENGTHS``.
 
@@ -173,9 +179,11 @@ class Target:
     """One kernel target; ``docs/adding-a-target.md`` says what the pipeline does with each part.
 
     What every target has:
+    parameters each with its default: a number from 1, or the values that it may have, of which the first is the default
     id         format of a point's id after "name/", or a function that makes it
 
     What points it has, and where:
+    choices    the values of a parameter whose default is not the first of them; read, those of every parameter that has such
     small      the sizes of a launch that only has to run
     part       what of a model's step a point is, as a model runs it by default; None of any other
     unable     why a GPU cannot run a point, beyond bf16 and memory, which are always checked
@@ -229,6 +237,13 @@ class Target:
     order: int = 99
     about: str = ""
     file: Path = Path()
+
+    def __post_init__(self) -> None:
+        named = {
+            name: values for name, values in self.parameters.items() if isinstance(values, tuple)
+        }
+        self.parameters = self.parameters | {name: values[0] for name, values in named.items()}
+        self.choices = {**named, **self.choices}
 
     def point_id(self, p: Params) -> str:
         """Id of a point: also its NVTX range, so unique and stable for good."""

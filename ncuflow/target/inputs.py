@@ -1,98 +1,45 @@
-"""What the inputs of a launch are made of: lengths of sequences, a page table, matrices and caches of 8 and 4 bits.
+"""What the inputs of a launch are made of: types of elements, a page table, matrices and caches of 8 and 4 bits.
 
-Sequences of a batch are all of one length, or uneven as on a server. Matrices of MXFP8 and NVFP4 share a scale in blocks
+Matrices of MXFP8 and NVFP4 share a scale in blocks
 along a row: they are quantised here, not by FlashInfer, so what a call multiplies is known exactly, and a reference of it
 shares no code with the kernels. Scales lie as tensor cores of Blackwell read them, in tiles of 128 rows and 4 columns.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from statistics import NormalDist
+from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
-from ncuflow.target.launch import NVFP4, Inputs, Params, Tensor, Written
+from ncuflow.target.launch import Inputs, Tensor
 
-SIGMA = 1.0  # of the log-normal lengths: one sequence in six has more than 1.6 times the mean
-LENGTHS = Written(
-    ("even", "lognormal", "zipf"),
-    r"[1-9]\d*x(0|[1-9]\d*)(_[1-9]\d*x(0|[1-9]\d*))*",
-    "1x32768_31x512",
-)
+DTYPES = {"f16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
+ITEMSIZE = {"f16": 2, "bf16": 2}  # of the types that every target takes
+FP8 = "fp8"  # a byte: e4m3, a sign, 4 bits of exponent and 3 of mantissa
+NVFP4 = "nvfp4"  # half a byte, e2m1, and a scale in e4m3 for each 16 (``fours``)
+# As a framework's operators name the types of their tensors.
+TORCH_DTYPES = {"c10::BFloat16": "bf16", "c10::Half": "f16", "c10::Float8_e4m3fn": FP8}
+STEP_BYTES = 256 << 20  # float32 tokens of one step of a reference over pages
 
-
-def lengths(p: Params, mean: str) -> list[int]:
-    """Tokens of each sequence, at least one; of a list as it says, none as well.
-
-    ``p["lengths"]``: "even", all of the parameter that ``mean`` names; "lognormal" and "zipf", the
-    quantiles of that distribution, longest first, with the same sum; or a list such as
-    1x32768_31x512, one sequence of 32768 tokens and 31 of 512.
-    """
-    kind, batch = p["lengths"], p["batch"]
-    if kind == "even":
-        return [p[mean]] * batch
-    if kind == "zipf":
-        return _scaled([1 / rank for rank in range(1, batch + 1)], p[mean])
-    if kind == "lognormal":
-        normal = NormalDist(sigma=SIGMA)
-        shares = [(batch - i - 0.5) / batch for i in range(batch)]
-        return _scaled([math.exp(normal.inv_cdf(share)) for share in shares], p[mean])
-    parts = [tuple(map(int, part.split("x"))) for part in kind.split("_")]
-    return [length for count, length in parts for _ in range(count)]
+# Relative L2 error allowed against the float32 reference. Rounding an output to fp16 (11 bits)
+# costs 3e-4 and to bf16 (8 bits) 2e-3; attention rounds its probabilities once more. A dropped KV
+# token, a wrong mask or a wrong page costs percents, so these limits sit well between the two.
+TOLERANCE = {"f16": 5e-3, "bf16": 2e-2}
 
 
-def length_label(p: Params, mean: str) -> str:
-    """The lengths in a point's id: "2048" where all are alike, "2048_zipf", or the list."""
-    if p["lengths"] == "even":
-        return str(p[mean])
-    return p["lengths"] if listed(p) else f"{p[mean]}_{p['lengths']}"
+def torch_dtype(name: str) -> Any:
+    """torch.float16 for "f16", torch.bfloat16 for "bf16", torch.float8_e4m3fn for "fp8"."""
+    import torch
+
+    return getattr(torch, DTYPES[name])
 
 
-def listed(p: Params) -> bool:
-    """Whether the lengths are a list, and the mean has no meaning."""
-    return re.match(r"\d", p["lengths"]) is not None
+def gathered(x: Tensor, index: Any) -> Tensor:
+    """Elements of a tensor, which is gathered as bytes where it is of 8 bits, as few operations take them."""
+    import torch
 
-
-def length_refusal(p: Params) -> str | None:
-    """Why the lengths cannot be those of the batch; None if they can."""
-    found = lengths(p, "batch")  # of a list alone is the number known
-    if listed(p) and len(found) != p["batch"]:
-        return f"lengths {p['lengths']} are those of {len(found)} sequences, not of {p['batch']}"
-    if listed(p) and not any(found):
-        return f"lengths {p['lengths']} leave no sequence a token"
-    return None
-
-
-def length_edges(p: Params, mean: str) -> list[Params]:
-    """Lengths at which a kernel goes wrong, in place of a point's: one token, just below, at and above a page, all of
-    these in one batch, sequences without a token between and behind others, and an uneven one."""
-    page = p["page_size"]
-    found = list(dict.fromkeys((1, max(1, page - 1), page, page + 1)))
-    each = [{mean: length, "lengths": "even"} for length in found]
-    mixed = "_".join(f"1x{length}" for length in found)
-    return [
-        *each,
-        {"batch": len(found), "lengths": mixed},
-        {"batch": 5, "lengths": f"1x0_1x{page + 1}_2x0_1x1"},
-        {"batch": 2, "lengths": f"1x{page}_1x0"},
-        {"lengths": "zipf"},
-    ]
-
-
-def _scaled(weights: Sequence[float], mean: int) -> list[int]:
-    """Whole numbers from 1 in proportion to the weights, whose sum is exactly that of the mean."""
-    total = mean * len(weights)
-    spare = total - len(weights)
-    exact = [1 + spare * weight / sum(weights) for weight in weights]
-    found = [int(value) for value in exact]
-    by_rest = sorted(range(len(exact)), key=lambda i: found[i] - exact[i])
-    for i in by_rest[: total - sum(found)]:
-        found[i] += 1
-    return found
+    return x.view(torch.uint8)[index].view(x.dtype) if x.dtype.itemsize == 1 else x[index]
 
 
 @dataclass
@@ -110,6 +57,21 @@ class PageTable:
     last_page_len: Tensor
     lengths: list[int]
     page_size: int
+
+    @property
+    def planned(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What plan() takes of it, in order."""
+        return self.indptr, self.indices, self.last_page_len
+
+    def steps(self, elements: int) -> Iterator[tuple[slice, int]]:
+        """(Sequences of one length, that length): as many as STEP_BYTES hold in float32; elements: of a token."""
+        first = 0
+        for length, same in groupby(self.lengths):
+            end = first + len(list(same))
+            step = max(1, STEP_BYTES // (4 * max(1, length) * elements))
+            for start in range(first, end, step):
+                yield slice(start, min(end, start + step)), length
+            first = end
 
     def first(self) -> tuple[Tensor, Tensor]:
         """(page, place on it) of the first token of each sequence that has one."""
@@ -141,20 +103,22 @@ class PageTable:
 
         Returns [last-first, length, …].
         """
-        import torch
 
         pages = [pages_for(length, self.page_size) for length in self.lengths[:last]]
         chosen = self.indices[sum(pages[:first]) : sum(pages)].long()
-        # few operations take types of 8 bits: they are gathered as plain bytes
-        plain = cache.view(torch.uint8) if cache.dtype.itemsize == 1 else cache
         room = pages[first] * self.page_size
-        tokens = plain[chosen].reshape(last - first, room, *cache.shape[2:])
-        return tokens[:, : self.lengths[first]].view(cache.dtype)
+        tokens = gathered(cache, chosen).reshape(last - first, room, *cache.shape[2:])
+        return gathered(tokens, (slice(None), slice(self.lengths[first])))
 
 
 def pages_for(length: int, page_size: int) -> int:
     """Pages that hold ``length`` tokens."""
     return -(-length // page_size)
+
+
+def around(page: int) -> list[int]:
+    """Lengths at which a kernel goes wrong: one token, just below, at and above a page."""
+    return list(dict.fromkeys((1, max(1, page - 1), page, page + 1)))
 
 
 def page_table(

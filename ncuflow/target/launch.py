@@ -8,25 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-DTYPES = {"f16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
-ITEMSIZE = {"f16": 2, "bf16": 2}  # of the types that every target takes
-FP8 = "fp8"  # a byte: e4m3, a sign, 4 bits of exponent and 3 of mantissa
-NVFP4 = "nvfp4"  # half a byte, e2m1, and a scale in e4m3 for each 16 (`inputs.py`)
-KV = ("same", FP8, NVFP4)  # what a KV cache holds: elements of the queries' type, of 8 or of 4 bits
-
-# Relative L2 error allowed against the float32 reference. Rounding an output to fp16 (11 bits)
-# costs 3e-4 and to bf16 (8 bits) 2e-3; attention rounds its probabilities once more. A dropped KV
-# token, a wrong mask or a wrong page costs percents, so these limits sit well between the two.
-TOLERANCE = {"f16": 5e-3, "bf16": 2e-2}
-
-
-def torch_dtype(name: str) -> Any:
-    """torch.float16 for "f16", torch.bfloat16 for "bf16", torch.float8_e4m3fn for "fp8"."""
-    import torch
-
-    return getattr(torch, DTYPES[name])
-
-
 Tensor = Any  # torch.Tensor; torch is not imported here
 Params = dict[str, Any]
 GpuFacts = dict[str, Any]
@@ -124,6 +105,23 @@ class Inputs:
         return chosen.unique()
 
 
+def captured(run: Callable[[], None]) -> Callable[[], None]:
+    """Replay of ``run`` captured in a CUDA graph, after a warm-up on a side stream."""
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    replay: Callable[[], None] = graph.replay
+    return replay
+
+
 def skip_reason(p: Params, gpu: GpuFacts, input_bytes: int) -> str | None:
     """Why no GPU of this kind can run the point, whatever the target; None if it can."""
     if capability(gpu) < (8, 0) and p.get("dtype") == "bf16":
@@ -139,35 +137,3 @@ def capability(gpu: GpuFacts) -> tuple[int, int]:
     """(9, 0) for compute capability "9.0"."""
     major, minor = str(gpu["compute_capability"]).split(".")
     return int(major), int(minor)
-
-
-# A wrapper's plan() keeps its choice as a list of integers in ``wrapper._plan_info``, in the order of ToVector() in
-# FlashInfer's include/flashinfer/attention/scheduler.cuh, the same in 0.5.3, 0.6.18 and 0.7.2; the length tells which plan
-# it is: length of the list -> {name: (position, kind)}
-_LAYOUTS: dict[int, dict[str, tuple[int, type]]] = {
-    10: {"padded_batch_size": (0, int), "split_kv": (9, bool)},  # DecodePlanInfo
-    15: {  # PrefillPlanInfo: fa2, and decode on tensor cores
-        "padded_batch_size": (0, int),
-        "cta_tile_q": (3, int),
-        "split_kv": (14, bool),
-    },
-    9: {"same_schedule_for_all_heads": (8, bool)},  # PrefillPlanSM90Info: fa3
-}
-
-
-def plan_info(wrapper: Any) -> dict[str, Any]:
-    """The choices of the last plan(), e.g. {"backend": "fa2", "split_kv": False, ...}.
-
-    Reads private attributes, so whatever cannot be read is left out: this never raises.
-    """
-    found: dict[str, Any] = {}
-    try:
-        backend = getattr(wrapper, "resolved_backend", None) or getattr(wrapper, "_backend", None)
-        if isinstance(backend, str):
-            found["backend"] = backend
-        values = [int(value) for value in wrapper._plan_info]
-        for name, (position, kind) in _LAYOUTS.get(len(values), {}).items():
-            found[name] = kind(values[position])
-    except Exception:  # another FlashInfer may keep its plan elsewhere
-        pass
-    return found

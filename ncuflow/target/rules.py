@@ -6,7 +6,7 @@ kernel. A target has the rules of its own kernels, those of include/flashinfer i
 holds them against every launch that was recorded.
 
 ``Rules.shapes`` reads them backwards: it yields every set of parameters that a launch of a trace may have had, of those
-parameters that count; what the launch does not say it may know from elsewhere (``Seen.told``), and raises UnsaidError
+parameters that count; what the launch does not say it may know from elsewhere (``LaunchSignature.told``), and raises UnsaidError
 where nothing does. Nothing is guessed.
 """
 
@@ -38,7 +38,7 @@ class PartError(UnsaidError):
 
 
 @dataclass(frozen=True)
-class Seen:
+class LaunchSignature:
     """A kernel's launch. kernel: its name without namespaces and arguments; argument: its template arguments by parameter;
     shared: bytes of dynamic shared memory, None where the trace does not say it; graph: whether a graph replayed it.
 
@@ -76,6 +76,13 @@ class Seen:
         """The same where it is one number."""
         found = self.told(name)
         return found[0] if found and found[0] == found[1] else None
+
+    def needed(self, name: str, why: str, params: Params) -> int:
+        """The same; raises UnsaidError with what the launch says where it is none."""
+        found = self.sure(name)
+        if found is None:
+            raise UnsaidError(why, params)
+        return found
 
     def attention(self) -> dict[str, str]:
         """{"kv": "fp8"} where the kernel's name says that its cache has 8 bits. Raises UnsaidError where it has a window,
@@ -213,14 +220,14 @@ class Rules:
     shapes     the parameters that a launch of its kernels may have had, each of several; raises UnsaidError where none tells
     kernels    that its calls launch beside those of its source
     finishers  kernels that are no call's first: they finish what the kernel before them began
-    tells      what parameters say of the other launches of a step, by the names of ``Seen.known``
+    tells      what parameters say of the other launches of a step, by the names of ``LaunchSignature.known``
     operators  the parameters of a framework's operator: its name, and the shapes and types of its inputs; None of another's
     """
 
     launches: LaunchRule | None = None
     splits: SplitRule = lambda p, kernel, argument: None
     described: Callable[[str], str | None] = lambda kernel: None
-    shapes: Callable[[Seen], Iterator[Params]] | None = None
+    shapes: Callable[[LaunchSignature], Iterator[Params]] | None = None
     kernels: tuple[str, ...] = ()
     finishers: tuple[str, ...] = ()
     tells: Callable[[Params], Mapping[str, int]] = lambda p: {}

@@ -31,6 +31,11 @@ class Symbol(NamedTuple):
     header: str
 
 
+def symbols(header: str, *names: str) -> tuple[Symbol, ...]:
+    """Kernels or functions of one header."""
+    return tuple(Symbol(name, header) for name in names)
+
+
 class Constant(NamedTuple):
     """Where FlashInfer's source has the value of a tunable.
 

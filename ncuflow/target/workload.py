@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any, ClassVar
 
-from ncuflow.target.launch import DTYPES, ITEMSIZE, MOST, GpuFacts
+from ncuflow.target.inputs import DTYPES, ITEMSIZE
+from ncuflow.target.launch import MOST, GpuFacts
 
 Block = dict[str, Any]
 ELEMENTS = {DTYPES[ours]: ours for ours in ITEMSIZE}
@@ -150,6 +151,20 @@ class Definition:
         if "batch" in found and "num_kv_indices" in self.axes:
             found[mean] = max(1, round(self.axes["num_kv_indices"] * page / found["batch"]))
         return found
+
+    def prompts(self, mean: str) -> Block:
+        """Batch and lengths of a prefill, as far as they are known. Raises RefusedError where keys are more than queries."""
+        page, axes = self.sizes.get("ps", 1), self.axes
+        found: Block = {"page_size": page} if "ps" in self.sizes else {}
+        if "total_q" not in axes or "len_indptr" not in axes:
+            return found
+        batch = max(axes["len_indptr"] - 1, 1)
+        keys = axes.get("total_kv") or axes.get("num_kv_indices", 0) * page
+        if abs(keys - axes["total_q"]) > page * batch:
+            raise RefusedError("its keys are more than its queries, which no target measures")
+        if self.indptr is not None:
+            return found | self.pages(mean)
+        return found | {"batch": batch, mean: max(1, round(axes["total_q"] / batch))}
 
 
 Entry = Routine | Definition

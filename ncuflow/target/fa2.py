@@ -1,0 +1,300 @@
+"""FlashInfer's fa2 attention: how its schedulers split the KV cache, what it launches, and the shape that a launch had.
+
+Written out again from include/flashinfer/attention: scheduler.cuh, decode.cuh, prefill.cuh and cascade.cuh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import ceil
+
+from ncuflow.format import with_unit
+from ncuflow.target.attention import PAGED, RAGGED
+from ncuflow.target.inputs import FP8, ITEMSIZE
+from ncuflow.target.launch import Params
+from ncuflow.target.rules import (
+    TYPES,
+    Host,
+    LaunchConfig,
+    LaunchSignature,
+    NoRuleError,
+    SplitKv,
+    UnsaidError,
+)
+
+NO_POSITIONS = "(flashinfer::PosEncodingMode)0"
+# KV tokens of a chunk, at least: min_num_pages_per_batch is max(128 / page_size, 1)
+MIN_CHUNK = 128
+BLOCKS = 2  # of an SM: what the prefill scheduler takes for its occupancy
+
+# What the template parameters of prefill kernels mean, fa3's too, and what headers compute of their arguments.
+MEANINGS = {
+    "MASK_MODE": "mask compiled in",
+    "CTA_TILE_Q": "query rows per block (heads of a GQA group are packed into rows)",
+    "SAME_KV_STRIDES": "K and V have the same strides: one set of offsets serves both",
+    "ENABLE_FP4_REPACK": "staging buffer for 4-bit K and V",
+    "NUM_MMA_Q": "16-row tensor-core tiles of Q per warp",
+    "NUM_MMA_KV": "16-token tensor-core tiles of KV per warp and step",
+    "NUM_MMA_D_QK": "16-element tiles of the head dimension of Q and K",
+    "NUM_MMA_D_VO": "16-element tiles of the head dimension of V and O",
+    "NUM_WARPS_Q": "warps that split the query rows",
+    "NUM_WARPS_KV": "warps that split the KV tokens",
+    "DTypeQKAccum": "type in which QKᵀ is accumulated",
+    "CollectiveMainloop": "main loop: Sparse… reads pages, the plain one a contiguous KV",
+    "USE_TMA_LOAD_KV": "K and V by TMA; false: a producer warpgroup gathers them with cp.async",
+    "CTA_Q": "query rows per block",
+    "CTA_KV": "KV tokens per step",
+    "NUM_STAGES": "K/V tiles in flight in shared memory",
+    "LEFT_SLIDING_WINDOW": "sliding window",
+    "CAUSAL": "causal mask",
+    "TileScheduler": "how blocks get their tiles",
+    "MULTIITEMSCORING": "multi-item scoring mask",
+}
+COMPUTED: dict[str, tuple[str, Callable[[Mapping[str, int]], int]]] = {
+    "CTA_TILE_KV": (
+        "KV tokens per step: NUM_MMA_KV × NUM_WARPS_KV × 16",
+        lambda n: n["NUM_MMA_KV"] * n["NUM_WARPS_KV"] * 16,
+    ),
+    "HEAD_DIM_QK": ("NUM_MMA_D_QK × 16", lambda n: n["NUM_MMA_D_QK"] * 16),
+    "NUM_THREADS": (
+        "threads per block: NUM_WARPS_Q × NUM_WARPS_KV × 32",
+        lambda n: n["NUM_WARPS_Q"] * n["NUM_WARPS_KV"] * 32,
+    ),
+    "NUM_WARPS": (
+        "a producer warpgroup, and a consumer warpgroup for each 64 query rows",
+        lambda n: (n["CTA_Q"] // 64 + 1) * 4,
+    ),
+}
+
+
+def refuse_unknown(p: Params) -> None:
+    """Raises NoRuleError for a point that the rules do not know."""
+    if p["backend"] not in ("fa2", "fa3", "auto"):
+        raise NoRuleError(f"no rule says what {p['backend']} launches")
+    if p["kv"] != "same" or p["window"]:
+        raise NoRuleError("no rule for a KV cache of 8 or 4 bits, or for a window")
+
+
+def prefill_launches(p: Params, host: Host, kv_len: int) -> Iterator[LaunchConfig]:
+    """The attention, and the merge where the KV cache is split; kv_len: tokens of each sequence."""
+    dim, group = p["head_dim"], p["qo_heads"] // p["kv_heads"]
+    rows = p["seq_len"] * group
+    tile = 128 if rows > 64 and dim < 256 else 64 if rows > 16 else 16
+    page = p["page_size"] if p["layout"] == "paged" else 1
+    length, tiles = ceil(kv_len / page), p["batch"] * ceil(rows / tile)
+    most = BLOCKS * host.gpu.sm_count // p["kv_heads"]
+    asked = p.get("split", "auto")
+    if asked == "off":
+        chunk = max(length, 1)
+    elif asked == "auto":
+        chunk = shortest_chunk(most, tiles, length, page)
+    else:
+        chunk = int(asked)
+    chunks = ceil(length / chunk)
+    shape, shared, warps = _tile(p, tile, host)
+    note = f"query tile {tile}" + (
+        f", {chunks} chunks of {chunk * page} KV tokens" if chunks > 1 else ""
+    )
+    block = (32, *warps)
+    yield LaunchConfig(
+        _name(p, shape, host), (tiles * chunks, 1, p["kv_heads"]), block, shared, note
+    )
+    if chunks > 1:
+        yield merge(p, p["batch"] * p["seq_len"], host)
+
+
+def split(
+    p: Params,
+    kernel: str,
+    argument: Callable[[str], str | None],
+    kv_len: int,
+    queries: int = 1,
+) -> SplitKv | None:
+    """How the scheduler splits a point (``rules.SplitRule``); kv_len, queries: tokens of each sequence.
+
+    None for what is not fa2: fa3 does not split, and of others no rule is known.
+    """
+    if p["backend"] not in ("fa2", "auto"):
+        return None
+    page = p["page_size"] if p.get("layout", "paged") == "paged" else 1
+    rows, tile = queries * p["qo_heads"] // p["kv_heads"], argument("CTA_TILE_Q")
+    tiles = ceil(rows / int(tile)) if tile and tile.isdigit() else 1
+    pages = ceil(kv_len / page)
+    return SplitKv(
+        batch=p["batch"],
+        pages=pages,
+        kv_heads=p["kv_heads"],
+        tiles=tiles,
+        sm_blocks=BLOCKS if kernel.startswith("BatchPrefill") else None,
+        shortest=lambda most: shortest_chunk(most, p["batch"] * tiles, pages, page),
+        padded=p.get("launch") == "graph",
+    )
+
+
+def merge(p: Params, rows: int, host: Host) -> LaunchConfig:
+    """The kernel that merges the chunks of `rows` query rows."""
+    item, dim, kind = ITEMSIZE[p["dtype"]], p["head_dim"], TYPES[p["dtype"]]
+    vec = max(16 // item, dim // 32)
+    bdx = dim // vec
+    bdy = 128 // bdx
+    shared = 4 * bdy * dim * item + 128 * 4
+    name = f"flashinfer::PersistentVariableLengthMergeStatesKernel<{vec}, {bdx}, {bdy}, 4, {kind}, {kind}, int>"
+    fits = host.slots(name, 128, shared) // host.gpu.sm_count
+    blocks = min(fits, ceil(rows * p["qo_heads"] / host.gpu.sm_count))
+    return LaunchConfig(name, (blocks * host.gpu.sm_count, 1, 1), (bdx, bdy, 1), shared)
+
+
+def shortest_chunk(most: int, tiles: int, length: int, page_size: int) -> int:
+    """The shortest chunk, in pages, with which the blocks of `tiles` sequences or query tiles are at most `most`."""
+    low, high = max(MIN_CHUNK // page_size, 1), max(length, 1)
+    while low < high:
+        middle = (low + high) // 2
+        if tiles * ceil(length / middle) > most:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def variant(p: Params) -> str:
+    """DefaultAttention with its four flags: custom mask, window, soft cap, ALiBi."""
+    cap = "true" if p.get("soft_cap") else "false"
+    return f"flashinfer::DefaultAttention<false, false, {cap}, false>"
+
+
+def _tile(p: Params, tile: int, host: Host) -> tuple[str, int, tuple[int, int]]:
+    """(tile arguments of KernelTraits, shared memory, warps along queries and along keys).
+
+    Two blocks are to fit onto an SM: the KV tile (NUM_MMA_KV times 16 times the warps) takes what
+    shared memory that leaves, up to what the registers hold.
+    """
+    item, dim = ITEMSIZE[p["dtype"]], p["head_dim"]
+    mma_q = 2 if tile > 64 else 1
+    warps = (4, 1) if tile > 16 else (1, 4)
+    fixed, step = tile * dim * item, 2 * dim * 16 * warps[1] * item
+    blocks = 2 if host.gpu.shared_sm >= 2 * (fixed + step) else 1
+    room = min(host.gpu.shared_sm // blocks, host.gpu.shared_block)
+    most = min((room - fixed) // step, 8 // mma_q)
+    mma_kv = next(n for n in (8, 4, 2, 1) if n <= most)
+    synced = warps[1] * tile * (dim * 4 + 8) if warps[1] > 1 else 0
+    shared = max(fixed + mma_kv * step, synced)
+    shape = f"{tile}, {mma_q}, {mma_kv}, {dim // 16}, {dim // 16}, {warps[0]}, {warps[1]}"
+    return shape, shared, warps
+
+
+def _name(p: Params, shape: str, host: Host) -> str:
+    kind, mask = TYPES[p["dtype"]], int(bool(p["causal"]))
+    accumulated = "__half" if p.get("qk") == "f16" else "float"
+    repack = ", true" if host.modern else ""
+    traits = (
+        f"flashinfer::KernelTraits<(flashinfer::MaskMode){mask}, {shape}, {NO_POSITIONS}, {kind}, {kind}, {kind},"
+        f" {accumulated}, int, {variant(p)}{repack}>"
+    )
+    paged = p["layout"] == "paged"
+    strides = "true, " if paged and host.modern else ""
+    layout = "Paged" if paged else "Ragged"
+    return f"flashinfer::BatchPrefillWith{layout}KVCacheKernel<{strides}{traits}, {layout}Params>"
+
+
+def decode_launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
+    """Of DecodePlan: the KV cache is split where whole sequences leave the GPU room."""
+    refuse_unknown(p)
+    if p["cores"] == "tensor":
+        one = {"seq_len": 1, "layout": "paged", "causal": False}
+        yield from prefill_launches({**p, **one}, host, p["kv_len"])
+        return
+    item, dim, group = ITEMSIZE[p["dtype"]], p["head_dim"], p["qo_heads"] // p["kv_heads"]
+    vec = max(16 // item, dim // 32)
+    bdx, tile = dim // vec, 4 if group == 1 else 1
+    bdz = max(128, bdx * group) // (bdx * group)
+    threads = bdx * group * bdz
+    shared = 2 * 2 * tile * group * bdz * dim * item + max(tile * threads * 8, 2 * group * bdz * 4)
+    name = (
+        f"flashinfer::BatchDecodeWithPagedKVCacheKernel<{NO_POSITIONS}, 2, {tile}, {vec}, {bdx}, {group}, {bdz},"
+        f" {variant(p)}, Params>"
+    )
+    slots, pages = host.slots(name, threads, shared), ceil(p["kv_len"] / p["page_size"])
+    blocks, graph = p["batch"], p["launch"] == "graph"
+    split, note = False, ""
+    if p["batch"] * p["kv_heads"] < slots:
+        low = shortest_chunk(slots // p["kv_heads"], p["batch"], pages, p["page_size"])
+        chunks = ceil(pages / low)
+        blocks = p["batch"] * chunks
+        split = graph or blocks != p["batch"]
+        blocks = slots // p["kv_heads"] if graph else blocks
+        if split:
+            note = f"KV cache in {with_unit(chunks, 'chunks')} of {low * p['page_size']} tokens"
+    yield LaunchConfig(name, (blocks, p["kv_heads"], 1), (bdx, group, bdz), shared, note)
+    if split:
+        yield merge(p, p["batch"], host)
+
+
+def decode_shapes(seen: LaunchSignature) -> Iterator[Params]:
+    """Heads and their dimension are in the launch, the sequences in the step; the caches' lengths only in what is said of them.
+
+    A launch says how many chunks there are, and that is alike for all long caches.
+    """
+    said: Params
+    if seen.kernel == "BatchDecodeWithPagedKVCacheKernel":
+        group, dim = seen.number("bdy"), seen.number("bdx") * seen.number("vec_size")
+        kv_heads = seen.grid[1]
+        said = {"kv_heads": kv_heads, "qo_heads": kv_heads * group, "head_dim": dim}
+        said["cores"] = "cuda"
+        if seen.number("vec_size") > max(8, dim // 32):  # it loads 16 bytes of the cache
+            said["kv"] = FP8
+    elif seen.kernel == PAGED.name and seen.number("CTA_TILE_Q") == 16:
+        dim = 16 * seen.number("NUM_MMA_D_QK")
+        said = {"kv_heads": seen.grid[2], "cores": "tensor", "head_dim": dim}
+        if heads := seen.sure("qo_heads"):
+            said["qo_heads"] = heads
+    else:
+        raise UnsaidError("no rule tells the shape of this decode from its launch")
+    said |= seen.attention() | seen.dtype | ({"launch": "graph"} if seen.graph else {})
+    why = "its sequences are not in the launch, whose grid has chunks of them"
+    said["batch"] = batch = seen.needed("decodes", why, said)
+    if page := seen.sure("page_size"):
+        said["page_size"] = page
+    if (tokens := seen.told("decodes_kv_tokens")) is None:
+        why = "the launch is alike for every length of the cache, and nothing else tells it"
+        raise UnsaidError(why, said)
+    if "qo_heads" not in said:
+        raise UnsaidError("query heads are not in the launch of a tensor-core decode", said)
+    for kv_len in sorted({max(1, round(count / batch)) for count in tokens}):
+        yield {**said, "kv_len": kv_len}
+
+
+_LAYOUTS = {PAGED.name: "paged", RAGGED.name: "ragged"}
+
+
+def prefill_shapes(seen: LaunchSignature) -> Iterator[Params]:
+    """Of fa2: KV heads and the dimension are in the launch, prompts and their tokens in the step.
+
+    Tokens of the cache beside the prompts' own are measured by no point: what is not said to be without is not told.
+    """
+    layout = _LAYOUTS.get(seen.kernel)
+    if layout is None:
+        raise UnsaidError("no rule tells the shape of this prefill from its launch")
+    if seen.number("CTA_TILE_Q") == 16 and not seen.sure("prompts"):
+        raise UnsaidError("its smallest query tile is one of decodes")
+    said: Params = {"layout": layout, "kv_heads": seen.grid[2], "backend": "fa2"}
+    said |= {"head_dim": 16 * seen.number("NUM_MMA_D_QK"), **seen.attention(), **seen.dtype}
+    mask = seen.argument("MASK_MODE")
+    if mask in ("causal", "none"):
+        said["causal"] = mask == "causal"
+    if heads := seen.sure("qo_heads"):
+        said["qo_heads"] = heads
+    prompts, tokens = seen.sure("prompts"), seen.sure("prompt_tokens")
+    cached = seen.sure("prompt_kv_tokens")
+    if not prompts or tokens is None or cached is None:
+        raise UnsaidError("queries and cache of each prompt are not in the launch", said)
+    squares = seen.sure("prompt_squares") or (tokens**2 if prompts == 1 else None)
+    if cached != tokens or tokens % prompts:
+        said["batch"] = prompts
+        raise UnsaidError(
+            "prompts that read more of the cache than their own are measured by no point", said
+        )
+    if squares is None or squares * prompts != tokens**2:
+        raise UnsaidError("the lengths of several prompts are not in the launch", said)
+    if "qo_heads" not in said:
+        raise UnsaidError("query heads are not in the launch", said)
+    yield {**said, "batch": prompts, "seq_len": tokens // prompts}
