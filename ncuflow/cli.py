@@ -47,11 +47,7 @@ GROUPS = {
         "trial-page": ("ncuflow.pages.html.trial", "the record of a trial in one HTML file"),
         "advise": (
             "ncuflow.experiments.advise_verb",
-            "which backend and settings are fastest, shape by shape",
-        ),
-        "search": (
-            "ncuflow.experiments.search_verb",
-            "the fastest tile, stages, threads, … of a kernel, and what the default costs",
+            "which backend, settings and tunables are fastest, shape by shape",
         ),
         "bisect": (
             "ncuflow.bisection.verb",
@@ -126,7 +122,12 @@ RULES = {
 }
 COMMANDS = USER | RULES
 # Names of an earlier version, and those that they go by now.
-RENAMED = {"gate": "check", "require": "check", "scrub": "record --scrub"}
+RENAMED = {
+    "gate": "check",
+    "require": "check",
+    "scrub": "record --scrub",
+    "search": "advise --tunables",
+}
 # What people call and has no ``ANSWER`` to --json, and why.
 SILENT = {
     "run": "Snakemake's to say",

@@ -25,7 +25,11 @@ def told(name: str, **block: object) -> dict[str, str | None]:
     """Why each choice of a shape cannot run on an H100, None where it can, by how it departs from the default."""
     target, own = load(name), shape(name, **block)
     found = choices.choices(target, own)
-    return {choices.spelled(target, own, one): target.skip(one.params, H100) for one in found}
+    return {
+        " ".join(f"{n}={one.params[n]}" for n, v in own.params.items() if one.params[n] != v)
+        or "default": target.skip(one.params, H100)
+        for one in found
+    }
 
 
 def test_points_that_differ_in_what_is_free_are_one_shape() -> None:

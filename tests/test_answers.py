@@ -26,8 +26,8 @@ TRACE = next((RECORDING / "decode").glob("b*/trace.sqlite.xz"))
 POINT = "decode/B32_L2048_H32_K8_D128_P16_f16_cc"
 FA3 = ("0.5.3/decode", "0.6.1/decode")  # before and while decode's `auto` took it
 TENSOR = "decode/B16_L2048_H32_K8_D128_P16_f16_tc"
-# what needs a GPU: `test_a_trial_is_what_its_schema_says`, and a search test_search_command has
-GPU_LESS = ("try", "search")
+# what needs a GPU: `test_a_trial_is_what_its_schema_says`
+GPU_LESS = ("try",)
 
 
 @pytest.fixture(scope="module")

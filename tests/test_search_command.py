@@ -14,7 +14,7 @@ from test_trial_command import pytestmark as pytestmark
 from ncuflow.cli import dispatch
 from ncuflow.experiments.record import Search
 
-SCHEMA = ROOT / "ncuflow/schemas/search.json"
+SCHEMA = ROOT / "ncuflow/schemas/advise.json"
 
 
 @pytest.fixture(scope="module")

@@ -8,21 +8,14 @@ import pytest
 from conftest import some
 from test_trial_course import Local
 
-from ncuflow.experiments.choices import Candidate
+from ncuflow.experiments.advise_verb import search_status
+from ncuflow.experiments.choices import Variant
 from ncuflow.experiments.record import SearchedShape
-from ncuflow.experiments.search import (
-    FRESH,
-    Contender,
-    SearchField,
-    check_variants,
-    price,
-    searched,
-)
-from ncuflow.experiments.search_verb import status
-from ncuflow.race.eta import Pace, expected
-from ncuflow.race.measure import BaseError
+from ncuflow.experiments.search import FRESH, SearchedVariant, SearchRun, price
+from ncuflow.race.eta import Eta, halving_s
 from ncuflow.race.record import Relative, TrialTiming
 from ncuflow.race.rounds import RUNGS
+from ncuflow.race.sides import BaseError
 from ncuflow.race.worker import SEEDS
 from ncuflow.sweep.points import Planned
 
@@ -37,13 +30,14 @@ class Searching:
         self.said: list[str] = []
         self.base, self.again = Local(self.log, "base"), Local(self.log, "again")
         self.sides = [Local(self.log, f"c{us:g}", us, **kinds) for us in times]
-        self.contenders = [
-            Contender(Candidate((("us", int(us)),)), side, {SHAPE.id: SHAPE})
+        self.variants = [
+            SearchedVariant(Variant((("us", int(us)),)), side, {SHAPE.id: SHAPE})
             for us, side in zip(times, self.sides, strict=True)
         ]
         self.now = 0.0
-        self.on = SearchField(
-            self.base.target, self.base, self.again, self.contenders, 0.02, 5.0, self.clock
+        self.eta = Eta(self.said.append, [2.0, halving_s(len(times))], self.clock)
+        self.on = SearchRun(
+            self.base.target, self.base, self.again, self.variants, 0.02, 5.0, self.eta, self.clock
         )
 
     def clock(self) -> float:
@@ -51,11 +45,8 @@ class Searching:
         return self.now
 
     def run(self, budget_s: float | None = None) -> SearchedShape:
-        pace = Pace(self.said.append, 2.0, [len(self.contenders)], self.clock)
-        check_variants(self.on, pace)
-        found = searched(self.on, SHAPE, 1, budget_s, pace)
-        pace.ended(1)
-        return found
+        self.on.check()
+        return self.on.search(SHAPE, 1, budget_s)
 
     def fates(self, found: SearchedShape) -> dict[str, str]:
         return {one.name: one.fate for one in found.candidates}
@@ -110,7 +101,7 @@ def test_the_status_says_whether_each_shape_has_an_answer(
         )
         for found in outcomes
     ]  # fmt: skip
-    assert status(shapes) == wanted
+    assert search_status(shapes) == wanted
 
 
 @pytest.mark.parametrize("us", [99.0, 101.0, 130.0])
@@ -131,9 +122,8 @@ def test_a_wrong_candidate_is_timed_nowhere() -> None:
 
 def test_the_base_is_asked_once_about_a_point_at_which_candidates_are_wrong() -> None:
     search = Searching(80.0, 90.0, p10=2.5)
-    pace = Pace(search.said.append, 2.0, [2], search.clock)
-    check_variants(search.on, pace)
-    assert [one.fate for one in search.contenders] == ["wrong", "wrong"]
+    search.on.check()
+    assert [one.outcome for one in search.variants] == ["wrong", "wrong"]
     assert search.asked("base", "check fake/p10") == 1
 
 
@@ -174,7 +164,7 @@ def test_the_confirmation_has_inputs_that_the_search_had_not() -> None:
 def test_the_chance_of_a_false_winner_is_divided_among_the_shapes_of_the_run() -> None:
     def half(shapes: int) -> float:
         search = Searching(90.0)
-        found = searched(search.on, SHAPE, shapes, None, search.said.append).confirmed
+        found = search.on.search(SHAPE, shapes, None).confirmed
         assert found is not None and found.rounds == RUNGS[0]
         return found.change.high - found.change.low
 
@@ -225,9 +215,8 @@ def test_progress_says_what_is_left_and_ends_at_nothing() -> None:
     lines = [line for line in some(search.said) if "s elapsed" in line]
     assert lines == search.said and "us=80: right" in lines[0]
     assert any("candidate" in line and "left" in line for line in lines)
-    pace = Pace(search.said.append, 2.0, [4, 4], search.clock)
-    pace.checked(0.5)
-    assert pace.left is not None and pace.left > 0
-    pace.ended(2)
-    assert pace.left == 0
-    assert expected(12) > expected(4)
+    assert search.eta.left == 0
+    eta = Eta(search.said.append, [2.0, halving_s(4)], search.clock)
+    eta.advance(0.5)
+    assert eta.left is not None and eta.left > 0
+    assert halving_s(12) > halving_s(4)

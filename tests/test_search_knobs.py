@@ -9,9 +9,9 @@ from conftest import some
 from flashinfer_source import flashinfer_package
 
 from ncuflow.experiments.choices import (
-    Candidate,
     FoundTunable,
     NotThereError,
+    Variant,
     declared,
     find,
     listed,
@@ -140,16 +140,16 @@ def test_candidates_are_the_combinations_that_mean_something_the_nearest_first(
 
 def test_a_candidate_has_points_where_all_of_it_means_something(package: Path) -> None:
     shapes = [shape(1), shape(2)]
-    threads = Candidate((("threads", 64),))
+    threads = Variant((("threads", 64),))
     assert threads.points(TARGET, shapes, knobs(package)) == {"made/n2_auto": shape(2)}
     assert threads.departs == 1
-    both = Candidate((("stages", 2),), (("split", "off"),))
+    both = Variant((("stages", 2),), (("split", "off"),))
     points = both.points(TARGET, shapes, knobs(package))
     assert {name: point.id for name, point in points.items()} == {
         "made/n1_auto": "made/n1_off",
         "made/n2_auto": "made/n2_off",
     }
-    assert Candidate((("stages", 2),)).points(TARGET, shapes, knobs(package)) == {}
+    assert Variant((("stages", 2),)).points(TARGET, shapes, knobs(package)) == {}
 
 
 def test_what_is_said_of_knobs(package: Path) -> None:

@@ -12,8 +12,7 @@ import pytest
 from ncuflow.experiments import build
 from ncuflow.experiments.build import NotCompiledError, built
 from ncuflow.experiments.variant import Overlay
-from ncuflow.race import measure
-from ncuflow.race.sides import LostError, SideError
+from ncuflow.race.sides import BaseError, LostError, SideError
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target, Work
 
@@ -101,7 +100,7 @@ def test_all_changes_are_compiled_in_one_graph_and_one_that_fails_costs_itself(
     found, _ = built(TARGET, [POINT], INSTALLED, [overlay(n) for n in names], 4, told.append)
     reasons = [change.failing.get(POINT.id) for change in found]
     assert reasons == [None, NotCompiledError("SyntaxError"), NotCompiledError("m: no"), None]
-    assert [len(change.modules) for change in found] == [1, 0, 0, 1]
+    assert [len(change.records) for change in found] == [1, 0, 0, 1]
     assert "compiling 3 modules of 4 changes" in told
     (graph,) = [n for n, line in enumerate(log) if " compile" in line]
     assert log[graph] == "installed compile a broken b"
@@ -122,13 +121,13 @@ def test_a_base_that_is_lost_at_the_graph_ends_the_trial(
         return ask(side, do, limit_s, **words)
 
     monkeypatch.setattr(Scripted, "ask", lost)
-    with pytest.raises(measure.BaseError, match="the base: gone"):
+    with pytest.raises(BaseError, match="the base: gone"):
         built(TARGET, [POINT], INSTALLED, [overlay("a"), overlay("b")], 4, lambda line: None)
 
 
 def test_one_change_alone_is_built_by_its_own_side(log: list[str]) -> None:
     (change,), _ = built(TARGET, [POINT], INSTALLED, [overlay("a")], None, lambda line: None)
-    assert [(module.name, module.why) for module in change.modules] == [("m", "why")]
+    assert [(module.name, module.why) for module in change.records] == [("m", "why")]
     assert not any(" compile" in line for line in log)
 
 
@@ -168,8 +167,8 @@ def test_a_base_that_fails_ends_the_trial_where_the_point_is_not_spare(
     )
     assert base == {other.id: NotCompiledError("m: no")} and found[0].failing == {}
     # The change compiles what the base cannot: its code has nothing to be compared with.
-    assert [m.not_compared for m in found[0].modules] == ["the base has no module of this name"]
-    with pytest.raises(measure.BaseError, match="the base: m: no"):
+    assert [m.not_compared for m in found[0].records] == ["the base has no module of this name"]
+    with pytest.raises(BaseError, match="the base: m: no"):
         built(TARGET, [POINT, other], INSTALLED, [overlay("a")], 4, lambda line: None)
 
 
@@ -179,7 +178,7 @@ def test_without_a_change_the_base_is_built(log: list[str]) -> None:
 
 
 @contextmanager
-def bench(changes: list[Overlay], monkeypatch: pytest.MonkeyPatch) -> Iterator[build.TrialBench]:
+def bench(changes: list[Overlay], monkeypatch: pytest.MonkeyPatch) -> Iterator[build.VariantBench]:
     @contextmanager
     def lock() -> Iterator[Any]:
         yield type("Ours", (), {"environ": {}, "locks": ()})
@@ -195,8 +194,8 @@ def test_the_base_serves_all_changes_and_these_start_together(
     monkeypatch.setattr(build, "TOGETHER", 2)
     changes = [overlay(name) for name in "abc"]
     with bench(changes, monkeypatch) as found:
-        for change in changes:
-            with found.of(change) as sides:
+        for place in range(len(changes)):
+            with found.of(place) as sides:
                 sides.change.ask("check", 1.0)
     order = [line for line in log if not line.startswith("installed")]
     assert sorted(order[:2]) == ["a gpu", "b gpu"] and order[2:] == [
@@ -209,7 +208,7 @@ def test_changes_that_are_not_asked_for_end_too(
     log: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = [overlay("a"), overlay("b")]
-    with bench(changes, monkeypatch) as found, found.of(changes[0]):
+    with bench(changes, monkeypatch) as found, found.of(0):
         pass
     assert {"a ends", "b ends"} <= set(log) and log.count("installed ends") == 2
 
@@ -221,7 +220,7 @@ def test_a_base_that_finds_no_gpu_ends_the_trial(
         Scripted, "ask", lambda *rest, **words: (_ for _ in ()).throw(LostError("gone"))
     )
     with (
-        pytest.raises(measure.BaseError, match="the base: gone"),
+        pytest.raises(BaseError, match="the base: gone"),
         bench([overlay("a")], monkeypatch),
     ):
         pass

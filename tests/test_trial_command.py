@@ -310,7 +310,7 @@ def test_an_unknown_target_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> N
 def test_without_flashinfer_nothing_can_be_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ncuflow.experiments.try_verb.package_folder", lambda name: None)
+    monkeypatch.setattr("ncuflow.experiments.arguments.package_folder", lambda name: None)
     with pytest.raises(CommandError, match="flashinfer is not installed") as ended:
         dispatch(["try", str(tmp_path), "--target", "rmsnorm"])
     assert ended.value.code == 1

@@ -11,10 +11,10 @@ import pytest
 from fake_device import Device, fake_target, made
 
 from ncuflow.experiments.text import case_lines
-from ncuflow.race.measure import BaseError, Sides, cases, checked, timed
+from ncuflow.race.measure import Sides, cases, checked, timed
 from ncuflow.race.record import MeasuredPoint
 from ncuflow.race.sequential import LOOKS
-from ncuflow.race.sides import LostError, SideError
+from ncuflow.race.sides import BaseError, LostError, SideError
 from ncuflow.race.worker import LAUNCHES, SEEDS, Worker, first_error
 from ncuflow.run import timing
 from ncuflow.run.timing import Burst

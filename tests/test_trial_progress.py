@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ncuflow.experiments.build import compiled, watched
-from ncuflow.race.eta import BURSTS, PROFILED_S, PROFILER_S, SECONDS, TIMED_S, Meter, MeteredSide
+from ncuflow.race.eta import BURSTS, PROFILED_S, PROFILER_S, SECONDS, TIMED_S, MeteredSide, TrialEta
 from ncuflow.race.sides import SideError
 
 
@@ -43,59 +43,59 @@ def timed(side: MeteredSide, rounds: int) -> None:
 
 def test_what_went_by_scales_what_is_left() -> None:
     clock, said = Clock(), list[str]()
-    meter = Meter(said.append, 2, 3, 10, 0, clock)
-    side = MeteredSide(Answering(clock), meter)
-    meter("first")
+    eta = TrialEta(said.append, 2, 3, 10, 0, clock)
+    side = MeteredSide(Answering(clock), eta)
+    eta("first")
     assert said == ["first, 0 s elapsed"]  # nothing tells yet
     for _ in range(10):
         assert side.ask("check", 1, n=1) == {"n": 1}
     each = 10 * SECONDS["check"] + 3 * TIMED_S
-    assert meter.left == pytest.approx(2 * (2 * each - 10 * SECONDS["check"]))
+    assert eta.left == pytest.approx(2 * (2 * each - 10 * SECONDS["check"]))
     for _ in range(3):
         timed(side, BURSTS // 6)
-    assert meter.left == pytest.approx(2 * each)
-    meter.ended()
-    assert meter.left == pytest.approx(2 * each)
-    meter("second")
+    assert eta.left == pytest.approx(2 * each)
+    eta.ended()
+    assert eta.left == pytest.approx(2 * each)
+    eta("second")
     assert said[-1] == f"second, {2 * each:.0f} s elapsed, about {2 * each:.0f} s left"
 
 
 @pytest.mark.parametrize("rounds", [6, 40])
 def test_a_point_is_done_however_many_rounds_it_took(rounds: int) -> None:
     clock = Clock()
-    meter = Meter(lambda line: None, 1, 4, 0, 0, clock)
-    side = MeteredSide(Answering(clock), meter)
+    eta = TrialEta(lambda line: None, 1, 4, 0, 0, clock)
+    side = MeteredSide(Answering(clock), eta)
     timed(side, rounds)
     took = clock.now
-    assert meter.left == pytest.approx(3 * took)
+    assert eta.left == pytest.approx(3 * took)
 
 
 def test_a_change_that_ends_early_leaves_those_after_it() -> None:
     clock = Clock()
-    meter = Meter(lambda line: None, 3, 4, 10, 2, clock)
-    side = MeteredSide(Answering(clock), meter)
+    eta = TrialEta(lambda line: None, 3, 4, 10, 2, clock)
+    side = MeteredSide(Answering(clock), eta)
     side.ask("check", 1)
     with pytest.raises(SideError):
         side.ask("fail", 1)
-    meter.ended()
+    eta.ended()
     clock.now = 50.0
-    assert meter.left == pytest.approx(100.0)
-    meter.ended()
-    meter.ended()
-    assert meter.left == 0
+    assert eta.left == pytest.approx(100.0)
+    eta.ended()
+    eta.ended()
+    assert eta.left == 0
 
 
 def test_processes_under_a_profiler_count_when_the_next_begins() -> None:
     clock, said = Clock(), list[str]()
-    meter = Meter(said.append, 1, 2, 0, 2, clock)
-    side = MeteredSide(Answering(clock), meter)
+    eta = TrialEta(said.append, 1, 2, 0, 2, clock)
+    side = MeteredSide(Answering(clock), eta)
     timed(side, BURSTS // 6)
     timed(side, BURSTS // 6)
     profiler = PROFILER_S + 2 * PROFILED_S
-    meter.profiling("base")
+    eta.profiling("base")
     clock.now += 2 * profiler
-    meter.profiling("change")
-    assert meter.left == pytest.approx(2 * profiler)
+    eta.profiling("change")
+    assert eta.left == pytest.approx(2 * profiler)
 
 
 def test_compilers_are_watched_by_the_files_that_they_make(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from ncuflow import answer
 from ncuflow.bisection import search, versions
 from ncuflow.bisection.record import Bisection, BisectStep, Over, report
 from ncuflow.bisection.versions import Recordings, Source, Versions
-from ncuflow.experiments.try_verb import LIMIT_S, effect
+from ncuflow.experiments.arguments import LIMIT_S, effect
 from ncuflow.gpu import nvml, turns
 from ncuflow.io import UsageError, clean, emit, file_to_write, not_over, scratch, write_json
 from ncuflow.origin import now

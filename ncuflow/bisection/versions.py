@@ -31,7 +31,7 @@ from ncuflow.gpu.turns import Held
 from ncuflow.io import BadInput, CommandError, UsageError, clean, present
 from ncuflow.race import measure
 from ncuflow.race.record import MeasuredPoint, Relative
-from ncuflow.race.sides import Process, SideError, started
+from ncuflow.race.sides import BaseError, Process, SideError, started
 from ncuflow.run import FATAL
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
@@ -138,7 +138,7 @@ class Versions:
                 measure.timed(sides, [self.point], [trial], self.effect, self.tell)
         except CannotError as error:
             trial.reason = clean(str(error))
-        except measure.BaseError as error:
+        except BaseError as error:
             raise CommandError(clean(f"{base}: {error}"), FATAL) from None
         step.reason = trial.reason
         if trial.timing is not None:
@@ -152,7 +152,7 @@ class Versions:
         """The base, the version, and the base again, each compiled and right at the point."""
         with ExitStack() as stack:
             sides = list[Process]()
-            for name, failed in ((base, measure.BaseError), (head, CannotError), (base, measure.BaseError)):  # fmt: skip
+            for name, failed in ((base, BaseError), (head, CannotError), (base, BaseError)):  # fmt: skip
                 try:
                     sides.append(self._ready(name, stack))
                 except (SideError, CannotError) as error:

@@ -5,7 +5,7 @@ One process does it, and a choice that hangs or breaks it costs itself alone: a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import ceil
@@ -15,248 +15,228 @@ from typing import Any
 
 from ncuflow.experiments import choices
 from ncuflow.experiments.record import AdvisedChoice, AdvisedShape
-from ncuflow.race.record import Relative
-from ncuflow.race.rounds import AA, Race, Standing, advised
-from ncuflow.race.sequential import LOOKS, Interval
-from ncuflow.race.sides import GaveUpError, LostError, Session, SideError
+from ncuflow.race import rounds
+from ncuflow.race.measure import failure
+from ncuflow.race.rounds import AA, Race
+from ncuflow.race.sides import GaveUpError, LostError, Session, SideError, burst
 from ncuflow.record import Check
 from ncuflow.sweep.points import Planned, unable
 from ncuflow.target.contract import Target
 
-Tell = Callable[[str], None]
 MOST_RESTARTS = 5  # of a shape: more choices than this do not break the GPU one after the other
 
 
 @dataclass
-class Entrant:
+class RacingChoice:
     """A choice on its way through the race."""
 
     point: Planned
-    fate: str = "ok"
+    outcome: str = "ok"
     reason: str | None = None
     check: Check | None = None
     info: dict[str, Any] = field(default_factory=dict)
     resolved: dict[str, Any] = field(default_factory=dict)
 
-
-def advise(
-    track: Session,
-    target: Target,
-    shape: Planned,
-    also: choices.Also | None,
-    shapes: int,
-    effect: float,
-    tell: Tell,
-) -> AdvisedShape:
-    """Race the choices of a shape. shapes: of the whole run. Raises GaveUpError where no process can be started any more."""
-    begun, track.restarts = monotonic(), 0
-    entrants = {p.id: Entrant(p) for p in choices.choices(target, shape, also)}
-    for one in entrants.values():
-        one.reason = unable(target, one.point, track.facts)
-        if one.reason is None and (place := track.lost.get(_settings(target, one, also))):
-            one.reason = f"not tried: it was lost at {place}"
-        one.fate = "skipped" if one.reason else "ok"
-    _prepare(track, entrants, tell)
-    _fold(track, target, entrants, also)
-    ready = [name for name, one in entrants.items() if one.fate == "ok"]
-    race = Race(ready, shape.id if shape.id in ready else None, shapes, effect)
-    if race.default is not None:
-        _twin(track, entrants, race)
-    _run(track, entrants, race, monotonic() + track.budget_s)
-    plans = _plans(track, race, shape.id)
-    with suppress(SideError):
-        track.ask("close")
-    lost = [one for one in entrants.values() if one.fate == "lost"]
-    track.lost.update({_settings(target, one, also): one.point.id for one in lost})
-    found = _record(target, shape, also, entrants, race, plans)
-    found.seconds = round(monotonic() - begun, 2)
-    tell(f"{shape.id}: {found.outcome}, {race.rounds} rounds, {found.seconds:.1f} s")
-    return found
+    def end(self, outcome: str, reason: str | None) -> None:
+        self.outcome, self.reason = outcome, reason
 
 
-def _settings(target: Target, one: Entrant, also: choices.Also | None) -> tuple[str, str]:
-    """What of its settings a choice has at every shape."""
-    return target.name, str(choices.settings(target, one.point.params, also))
+@dataclass
+class ShapeRace:
+    """The race of a shape's choices in a session. shapes: of the whole run. Raises GaveUpError where no process can be started
+    any more."""
 
+    session: Session
+    target: Target
+    shape: Planned
+    also: choices.Also
+    shapes: int
+    effect: float
+    tell: Callable[[str], None]
 
-def _prepare(track: Session, entrants: dict[str, Entrant], tell: Tell) -> None:
-    """Make every choice ready that can be, checked once."""
-    for name, one in entrants.items():
-        if one.fate != "ok":
-            continue
-        try:
-            answer = track.ask("prepare", name=name, point=one.point.as_dict(), checked=True)
-            one.fate, one.reason = answer["status"], answer["reason"]
-            one.info = answer.get("info") or {}
-            if answer.get("check"):
-                one.check = Check.model_validate(answer["check"])
-        except LostError as error:
-            _lost(track, one, error)
-            done = list(entrants).index(name)
-            _reopen(track, [n for n in list(entrants)[:done] if entrants[n].fate == "ok"], entrants)
-        except SideError as error:
-            one.fate, one.reason = "error", str(error)
-        if one.fate not in ("ok", "skipped"):
-            tell(f"{name}: {one.fate}: {one.reason}")
-
-
-def _fold(
-    track: Session, target: Target, entrants: dict[str, Entrant], also: choices.Also | None
-) -> None:
-    """Of choices that make the same call the first stands for all."""
-    ready = {name: one for name, one in entrants.items() if one.fate == "ok"}
-    chosen = {n: choices.settings(target, one.point.params, also) for n, one in ready.items()}
-    same = choices.same_calls(chosen, {name: one.info for name, one in ready.items()})
-    for name, (first, made) in same.items():
-        ready[name].fate = "same"
-        ready[name].reason = choices.folded(first, chosen[first], made)
-        ready[first].resolved = made
+    def advised(self) -> AdvisedShape:
+        """Race the choices."""
+        begun, self.session.restarts = monotonic(), 0
+        points = choices.choices(self.target, self.shape, self.also)
+        self.choices = {point.id: RacingChoice(point) for point in points}
+        for one in self.choices.values():
+            reason = unable(self.target, one.point, self.session.facts)
+            if reason is None and (place := self.session.lost.get(self._everywhere(one))):
+                reason = f"not tried: it was lost at {place}"
+            if reason is not None:
+                one.end("skipped", reason)
+        self._prepare()
+        self._fold()
+        ready = list(self._ready())
+        default = self.shape.id if self.shape.id in ready else None
+        self.race = Race(ready, default, self.shapes, self.effect)
+        if default is not None:
+            self._control(default)
+        until = monotonic() + self.session.budget_s
+        rounds.run(
+            self.race,
+            lambda name: burst(self.session, self.session.limit_s, name=name)[0],
+            lambda: monotonic() > until,
+            self._failed,
+            lambda left, over: self._forget(left),
+        )
+        plans = self._plans()
         with suppress(SideError):
-            track.ask("forget", name=name)
+            self.session.ask("close")
+        for one in self.choices.values():
+            if one.outcome == "lost":
+                self.session.lost[self._everywhere(one)] = one.point.id
+        found = self._record(plans)
+        found.seconds = round(monotonic() - begun, 2)
+        self.tell(
+            f"{self.shape.id}: {found.outcome}, {self.race.rounds} rounds, {found.seconds:.1f} s"
+        )
+        return found
 
+    def _settings(self, one: RacingChoice) -> dict[str, Any]:
+        return choices.settings(self.target, one.point.params, self.also)
 
-def _lost(track: Session, one: Entrant, error: LostError) -> None:
-    one.fate, one.reason = "lost", str(error)
-    if track.restarts > MOST_RESTARTS:
-        raise GaveUpError(f"{one.point.id}: {error}")
+    def _everywhere(self, one: RacingChoice) -> tuple[str, str]:
+        """What of its settings a choice has at every shape."""
+        return self.target.name, str(self._settings(one))
 
+    def _ready(self) -> dict[str, RacingChoice]:
+        return {name: one for name, one in self.choices.items() if one.outcome == "ok"}
 
-def _reopen(track: Session, names: Sequence[str], entrants: dict[str, Entrant]) -> None:
-    """In a fresh process: make choices ready that were right before. Who breaks it now is lost as well."""
-    for name in names:
-        one = entrants[name.removesuffix(AA)]
-        try:
-            answer = track.ask("prepare", name=name, point=one.point.as_dict(), checked=False)
-            if answer["status"] != "ok":
-                one.fate, one.reason = answer["status"], answer["reason"]
-        except LostError as error:
-            _lost(track, one, error)
-            rest = [n for n in names if entrants[n.removesuffix(AA)].fate == "ok"]
-            _reopen(track, rest, entrants)
-            return
-        except SideError as error:
-            one.fate, one.reason = "error", str(error)
+    def _ask_prepare(self, name: str, checked: bool) -> dict[str, Any]:
+        point = self.choices[name.removesuffix(AA)].point.as_dict()
+        return self.session.ask("prepare", name=name, point=point, checked=checked)
 
-
-def _twin(track: Session, entrants: dict[str, Entrant], race: Race) -> None:
-    """The default once more, with buffers of its own."""
-    name = str(race.default)
-    try:
-        point = entrants[name].point.as_dict()
-        if track.ask("prepare", name=name + AA, point=point, checked=False)["status"] != "ok":
-            race.fail(name + AA)
-    except LostError:
-        race.fail(name + AA)
-        _reopen(track, race.running, entrants)
-    except SideError:
-        race.fail(name + AA)
-
-
-def _run(track: Session, entrants: dict[str, Entrant], race: Race, until: float) -> None:
-    """Rounds until the race is over, or its time is up. A round in which a choice fails does not count."""
-    while race.contenders:
-        known, found = set(race.running), {}
-        for name in race.order():
+    def _prepare(self) -> None:
+        """Make every choice ready that can be, checked once."""
+        for name, one in self._ready().items():
             try:
-                found[name] = _burst(track, name)
+                answer = self._ask_prepare(name, checked=True)
+                one.end(answer["status"], answer["reason"])
+                one.info = answer.get("info") or {}
+                if answer.get("check"):
+                    one.check = Check.model_validate(answer["check"])
             except SideError as error:
-                one = entrants[name.removesuffix(AA)]
-                race.fail(name)
-                if not name.endswith(AA):
-                    one.fate, one.reason = "error", str(error)
+                self._lose(one, error)
+                before = list(self.choices)[: list(self.choices).index(name)]
                 if isinstance(error, LostError):
-                    _lost(track, one, error)
-                    _reopen(track, race.running, entrants)
-                    for other in race.running:
-                        if entrants[other.removesuffix(AA)].fate != "ok":
-                            race.fail(other)
-                break
-        if len(found) < len(known):
-            continue
-        race.add(found)
-        if race.look(last=race.rounds >= LOOKS[0] and monotonic() > until):
-            return
-        for name in known - set(race.running):
-            track.ask("forget", name=name)
+                    self._reopen(n for n in before if self.choices[n].outcome == "ok")
+            if one.outcome not in ("ok", "skipped"):
+                self.tell(f"{name}: {one.outcome}: {one.reason}")
 
+    def _fold(self) -> None:
+        """Of choices that make the same call the first stands for all."""
+        ready = self._ready()
+        chosen = {name: self._settings(one) for name, one in ready.items()}
+        same = choices.same_calls(chosen, {name: one.info for name, one in ready.items()})
+        for name, (first, made) in same.items():
+            ready[name].end("same", choices.folded(first, chosen[first], made))
+            ready[first].resolved = made
+        self._forget(same)
 
-def _burst(track: Session, name: str) -> float:
-    time = float(median(track.ask("burst", name=name)["times"]))
-    if time <= 0:
-        raise SideError(f"a launch took {time:g} µs: it cannot have run")
-    return time
-
-
-def _plans(track: Session, race: Race, default: str) -> dict[str, float]:
-    """Median µs of plan() of the best choices and of the default, in turns."""
-    names = [n for n in dict.fromkeys([*race.contenders, default]) if n in race.running]
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(2):
-        for name in names if turn == 0 else names[::-1]:
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in names:
             with suppress(SideError):
-                times[name] += track.ask("plan", name=name)["times"]
-    return {name: median(found) for name, found in times.items() if found}
+                self.session.ask("forget", name=name)
 
+    def _lose(self, one: RacingChoice, error: SideError) -> None:
+        one.end(failure(error), str(error))
+        if isinstance(error, LostError) and self.session.restarts > MOST_RESTARTS:
+            raise GaveUpError(f"{one.point.id}: {error}")
 
-def _record(
-    target: Target,
-    shape: Planned,
-    also: choices.Also | None,
-    entrants: dict[str, Entrant],
-    race: Race,
-    plans: dict[str, float],
-) -> AdvisedShape:
-    departs = {n: choices.departures(target, shape, one.point) for n, one in entrants.items()}
-    best = sorted(race.contenders, key=lambda n: race.time_us(n) or 0) if race.rounds > 1 else []
-    chosen = advised(race, departs) if best else None
-    default = shape.id if race.default and shape.id not in race.failed else None
-    found = AdvisedShape(
-        target=target.name,
-        shape=shape.id,
-        params=dict(shape.params),
-        outcome=race.decision() if best else "none",
-        best=best,
-        advised=chosen,
-        regret=relative(race.against(default, chosen)) if default and chosen else None,
-        in_turns=True,
-        choices=[
-            AdvisedChoice(
-                point=name,
-                settings=choices.settings(target, one.point.params, also),
-                asked=target.asked(one.point.params),
+    def _reopen(self, names: Iterable[str]) -> None:
+        """In a fresh process: make choices ready that were right before. Who breaks it now is lost as well."""
+        names = list(names)
+        for name in names:
+            one = self.choices[name.removesuffix(AA)]
+            try:
+                answer = self._ask_prepare(name, checked=False)
+                if answer["status"] != "ok":
+                    one.end(answer["status"], answer["reason"])
+            except SideError as error:
+                self._lose(one, error)
+                if isinstance(error, LostError):
+                    self._reopen(
+                        n for n in names if self.choices[n.removesuffix(AA)].outcome == "ok"
+                    )
+                    return
+
+    def _control(self, default: str) -> None:
+        """The default once more, with buffers of its own: the A/A control."""
+        try:
+            if self._ask_prepare(default + AA, checked=False)["status"] != "ok":
+                self.race.fail(default + AA)
+        except SideError as error:
+            self.race.fail(default + AA)
+            if isinstance(error, LostError):
+                self._reopen(self.race.running)
+
+    def _failed(self, name: str, error: SideError) -> None:
+        one = self.choices[name.removesuffix(AA)]
+        if not name.endswith(AA) or isinstance(error, LostError):
+            self._lose(one, error)
+        if isinstance(error, LostError):
+            self._reopen(self.race.running)
+            for other in self.race.running:
+                if self.choices[other.removesuffix(AA)].outcome != "ok":
+                    self.race.fail(other)
+
+    def _plans(self) -> dict[str, float]:
+        """Median µs of plan() of the best choices and of the default, in turns."""
+        best = dict.fromkeys([*self.race.contenders, self.shape.id])
+        names = [name for name in best if name in self.race.running]
+        times: dict[str, list[float]] = {name: [] for name in names}
+        for name in [*names, *names[::-1]]:
+            with suppress(SideError):
+                times[name] += self.session.ask("plan", name=name)["times"]
+        return {name: median(found) for name, found in times.items() if found}
+
+    def _record(self, plans: dict[str, float]) -> AdvisedShape:
+        race, default = self.race, self.race.default
+        told = {
+            name: AdvisedChoice(
+                **choices.described(self.target, self.shape, one.point, self.also),
                 resolved=one.resolved,
-                departs=departs[name],
                 plan_us=plans.get(name),
-                **_fared(race, name, one),
+                reason=one.reason,
+                check=one.check,
+                **_fared(race, name, one.outcome),
             )
-            for name, one in entrants.items()
-        ],
-    )
-    found.layers = layers(found)
-    return found
+            for name, one in self.choices.items()
+        }
+        best = (
+            sorted(race.contenders, key=lambda n: race.time_us(n) or 0) if race.rounds > 1 else []
+        )
+        departs = {name: one.departs for name, one in told.items()}
+        chosen = rounds.advised(race, departs) if best else None
+        timed = default is not None and default not in race.failed and chosen is not None
+        found = AdvisedShape(
+            target=self.target.name,
+            shape=self.shape.id,
+            params=dict(self.shape.params),
+            outcome=race.decision() if best else "none",
+            best=best,
+            advised=chosen,
+            regret=race.against(str(default), str(chosen)).relative if timed else None,
+            in_turns=True,
+            choices=list(told.values()),
+        )
+        found.layers = layers(found)
+        return found
 
 
-def _fared(race: Race, name: str, one: Entrant) -> dict[str, Any]:
+def _fared(race: Race, name: str, outcome: str) -> dict[str, Any]:
     """What of its record a choice's race decides."""
-    common = {"reason": one.reason, "check": one.check}
-    standing = race.standing(name) if one.fate == "ok" else None
+    standing = race.standing(name) if outcome == "ok" else None
     if standing is None:
-        return common | {"fate": one.fate if one.fate != "ok" else "error"}
-    return common | {
-        "fate": _fate(standing),
+        return {"fate": "error" if outcome == "ok" else outcome}
+    slow = standing.verdict in ("slower", "undecided")
+    return {
+        "fate": standing.verdict if slow else "best",
         "time_us": race.time_us(name),
-        "behind": relative(standing.behind),
+        "behind": standing.behind.relative,
         "rounds": standing.rounds,
     }
-
-
-def _fate(standing: Standing) -> str:
-    fates = {"slower": "slower", "undecided": "undecided"}
-    return fates.get(standing.verdict, "best")
-
-
-def relative(found: Interval) -> Relative:
-    return Relative(estimate=found.estimate, low=found.low, high=found.high)
 
 
 def layers(shape: AdvisedShape) -> int | None:

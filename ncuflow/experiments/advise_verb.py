@@ -1,33 +1,43 @@
 """Which choice for which shape: every one that is legal there raced in turns, by what is surely faster.
 
     ncuflow advise --workload mine.json --out advice.json [--html page.html]
-    ncuflow advise --target decode --blocks '[{"batch": [1, 32], "kv_heads": 8}]'
+    ncuflow advise decode --blocks '[{"batch": [1, 32], "kv_heads": 8}]'
     ncuflow advise --recorded recordings/h200/0.7.2/default
+    ncuflow advise --tunables TARGET [--blocks JSON | --points points.json] [--knobs NAME…] [--budget 12] [--budget 90s]
 
 Shapes are those of a sweep (--workload: the configuration that `ncuflow workload` writes, or what it reads), of --blocks of
 a target, or of points.json files. On a GPU each choice of a shape (backend, CUDA or tensor cores, split, graph, what the
 target declares as free) is held against its float32 reference and timed in turns with the others, until it is surely slower
 than the leader; what stays is a winner or a tie. --recorded takes the choices that a recording has, without a GPU.
 
-exit  0 every shape has an advice    1 nothing could be timed    2 bad input    3 some shapes have none
+With --tunables constants of FlashInfer's source that the target declares (tile, stages, threads, chunk) are searched beside
+what a caller may set. Each combination of other values is made in an overlay of the installed FlashInfer as a change of
+`ncuflow try` is: compiled where it reaches a module, held against the float32 reference, never timed when wrong. They are timed
+in turns with the default; after each rung, which has twice the rounds of the one before, the slower half leaves, unless noise
+could be why. The best is confirmed in turns on inputs that the search did not see.
+
+exit  0 every shape has an advice (a winner, or the default stands)    1 nothing could be compiled or timed    2 bad input
+      3 some shapes have none
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from ncuflow import answer
-from ncuflow.evidence.provenance import origin
-from ncuflow.experiments import advise, audit, choices, heuristics, page, recorded
-from ncuflow.experiments.record import Advice, AdvisedShape
-from ncuflow.experiments.text import advice_text
-from ncuflow.experiments.try_verb import effect, patience
+from ncuflow.experiments import arguments, audit, choices, heuristics, page, recorded
+from ncuflow.experiments.advise import ShapeRace
+from ncuflow.experiments.arguments import tell
+from ncuflow.experiments.record import Advice, AdvisedShape, Search, SearchedShape, head
+from ncuflow.experiments.search import SearchPlan
+from ncuflow.experiments.search import measured as searched
+from ncuflow.experiments.text import advice_text, search_text
 from ncuflow.gpu import nvml, turns
 from ncuflow.io import (
     BadInput,
@@ -38,17 +48,12 @@ from ncuflow.io import (
     file_to_write,
     not_over,
     read_json,
-    scratch,
     sniff,
     write_json,
     write_text,
 )
-from ncuflow.model import SOFTWARE
-from ncuflow.process import python_environment
-from ncuflow.race import sides
-from ncuflow.race.rounds import EFFECT
 from ncuflow.race.sequential import ALPHA
-from ncuflow.race.sides import Process, SideError
+from ncuflow.race.sides import GaveUpError, Session, SideError, started
 from ncuflow.run import FATAL, OK, SOME_FAILED
 from ncuflow.sweep import workloads
 from ncuflow.sweep.plan import objects
@@ -56,17 +61,19 @@ from ncuflow.sweep.points import Planned, points, read_points, unable
 from ncuflow.target.contract import Target, known, load
 from ncuflow.target.source import offline
 
-ANSWER = Advice | audit.Audit | audit.StoreComparison
+ANSWER = Advice | audit.Audit | audit.StoreComparison | Search
 PYTHON, STORE = "python", "flashinfer-store"
 BUILD_S = 3600.0
 BUDGET_S = 5.0
+MOST = 12  # variants of a search
 COLD = "time_cold_us"
 Cases = list[tuple[Target, list[Planned]]]  # targets with their shapes
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    which = parser.add_mutually_exclusive_group(required=True)
+    add("kernel", nargs="?", metavar="TARGET", help=f"kernel target: {', '.join(known())}")
+    which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--workload",
         type=Path,
@@ -74,7 +81,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="what is run, as `ncuflow workload` reads or writes it",
     )
-    which.add_argument("--blocks", type=objects, help="blocks of a sweep, as JSON; needs --target")
+    which.add_argument("--blocks", type=objects, help="blocks of a sweep, as JSON, of one target")
     which.add_argument("--points", type=Path, nargs="+", metavar="FILE", help="points.json files")
     which.add_argument(
         "--recorded",
@@ -82,7 +89,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="a recording, the outputs of a run, or what --out wrote: no GPU",
     )
-    add("--target", nargs="+", help=f"of --blocks one, else those to take: {', '.join(known())}")
     which.add_argument(
         "--audit",
         type=Path,
@@ -90,6 +96,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="STORE",
         help="a store of FlashInfer's autotuner, its tactics against their runners-up; of two what differs, without a GPU",
     )
+    add("--target", nargs="+", help="those to take, of several")
+    add("--tunables", action="store_true", help="search constants of the source as well")
+    add("--knobs", nargs="+", metavar="NAME", help="the tunables to search (default: all)")
     add(
         "--apply",
         type=str,
@@ -107,7 +116,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=A,B",
         help="a further parameter that is free here, such as page_size=1,16",
     )
-    add("--effect", type=effect, default=EFFECT, help="difference that matters (default: 2%%)")
     add("--out", type=file_to_write, help="advice.json")
     add(
         "--counters",
@@ -119,11 +127,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     answer.options(parser)
     add(
         "--budget",
-        type=float,
-        default=BUDGET_S,
-        help="seconds of a shape's rounds, after which its race is decided as it stands (default: %(default)s)",
+        type=_budget,
+        action="append",
+        default=[],
+        metavar="N|Ns",
+        help=f"seconds of a shape's rounds, after which its race is decided as it stands (default: {BUDGET_S:g}); with"
+        f" --tunables variants (default: {MOST}), or seconds of the rounds of all shapes together (90s); both may be given",
     )
-    patience(parser, "a choice")
+    arguments.measuring(parser, "--patience", arguments.PATIENCE_S)
 
 
 def _also(text: str) -> tuple[str, list[Any]]:
@@ -134,9 +145,18 @@ def _also(text: str) -> tuple[str, list[Any]]:
     return name, found
 
 
+def _budget(text: str) -> str:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)s?", text)
+    if not match or float(match[1]) <= 0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of candidates, or of seconds (90s)"
+        )
+    return text
+
+
 def run(args: argparse.Namespace) -> int:
-    if not (args.patience > 0 and args.budget > 0) or (args.jobs is not None and args.jobs < 1):
-        raise UsageError("--patience, --budget and --jobs are above 0")
+    arguments.above_0(args, "patience")
+    args.target = args.target or ([args.kernel] if args.kernel else None)
     read = [args.recorded, *(args.workload or ()), *(args.points or ()), *(args.audit or ())]
     wanted = {kind: Path(out) for kind, out in args.apply}
     if strange := wanted.keys() - {PYTHON, STORE}:
@@ -146,6 +166,8 @@ def run(args: argparse.Namespace) -> int:
     _goes_together(args, wanted)
     if args.audit is not None:
         return _audit(args)
+    if args.tunables:
+        return _search(args)
     live = args.recorded is None
     found = measured(args, wanted.get(STORE)) if live else _recorded(args)
     _written(args, found, "shapes", advice_text(found))
@@ -154,8 +176,12 @@ def run(args: argparse.Namespace) -> int:
     if PYTHON in wanted:
         targets = {shape.target: load(shape.target) for shape in found.shapes}
         write_text(wanted[PYTHON], page.python_module(found, targets))
-    advised = [shape.advised is not None for shape in found.shapes]
-    return OK if all(advised) and advised else SOME_FAILED if any(advised) else FATAL
+    return _status([shape.advised is not None for shape in found.shapes])
+
+
+def _status(done: Sequence[bool]) -> int:
+    """What the command ends with, of several things that were asked for."""
+    return OK if all(done) and done else SOME_FAILED if any(done) else FATAL
 
 
 def _recorded(args: argparse.Namespace) -> Advice:
@@ -179,18 +205,26 @@ def _goes_together(args: argparse.Namespace, wanted: Mapping[str, Path]) -> None
         raise UsageError("--counters adds to an advice that was measured: a recording has its own")
     if args.also and args.recorded is not None and args.recorded.is_file():
         raise UsageError("--also: what is free is settled in an advice that was written")
-    if args.audit is not None:
-        given = {"--html": args.html, "--apply": wanted, "--also": args.also}
-        given["--counters"] = args.counters
-        for name, value in given.items():
+    given = {"--html": args.html, "--apply": wanted, "--also": args.also}
+    given["--counters"] = args.counters
+    for mode, more in (
+        ("audit", {}),
+        (
+            "tunables",
+            {f"--{name}": getattr(args, name) for name in ("workload", "recorded", "audit")},
+        ),
+    ):
+        for name, value in (given | more).items() if getattr(args, mode) else ():
             if value:
-                raise UsageError(f"{name} is of an advice: not with --audit")
-        if len(args.audit) > 2:
-            raise UsageError("--audit takes one store, or two to compare")
+                raise UsageError(f"{name} is of an advice: not with --{mode}")
+    if args.knobs and not args.tunables:
+        raise UsageError("--knobs is of a search: with --tunables")
+    if args.audit is not None and len(args.audit) > 2:
+        raise UsageError("--audit takes one store, or two to compare")
 
 
 def _written(args: argparse.Namespace, found: answer.Answer, rows: str, text: str) -> None:
-    """The record as --out and --json want it, else its screen. rows: the field that --limit is about."""
+    """The record as --out and --json want it, else its text. rows: the field that --limit is about."""
     if args.out:
         write_json(args.out, found.model_dump(mode="json"))
     if args.json:
@@ -208,15 +242,66 @@ def _audit(args: argparse.Namespace) -> int:
         _written(args, compared, "different", audit.comparison_text(compared))
         return OK
     targets = [load(name) for name in args.target or known()]
-    with racing(args) as track:
+    with racing(args) as session:
         entries = [
-            audit.audited(track, entry, targets, len(sides[0]), args.effect, _tell)
+            audit.audited(session, entry, targets, len(sides[0]), args.effect, tell)
             for entry in sides[0]
         ]
-        found = audit.Audit(**_here(track), effect=args.effect, alpha=ALPHA, entries=entries)
+        about = head(session.facts["name"], session.driver)
+    found = audit.Audit(**about, effect=args.effect, alpha=ALPHA, entries=entries)
     _written(args, found, "entries", audit.audit_text(found))
-    timed = [entry.verdict != "not timed" for entry in entries]
-    return OK if all(timed) else SOME_FAILED if any(timed) else FATAL
+    return _status([entry.verdict != "not timed" for entry in entries])
+
+
+# --- a search of tunables ---------------------------------------------------------------------
+
+
+def _search(args: argparse.Namespace) -> int:
+    if len(args.target or ()) != 1:
+        raise UsageError("--tunables needs one TARGET")
+    counts = [text for text in args.budget if not text.endswith("s")]
+    if broken := [text for text in counts if "." in text]:
+        raise UsageError(f"{broken[0]!r} is no number of candidates, or of seconds (90s)")
+    if len(args.points or ()) > 1:
+        raise UsageError("--tunables takes one file of points")
+    file = args.points[0] if args.points else None
+    target, given = arguments.of_target(args.target[0], file, args.blocks)
+    shapes = choices.shapes(target, given)
+    _known_tunables(args.knobs, target, shapes)
+    installed = arguments.installed()
+    nvml.visible()  # who has no GPU need not wait for a compiler to hear of it
+    plan = SearchPlan(
+        target,
+        shapes,
+        only=args.knobs,
+        variants=min(map(int, counts), default=MOST),
+        seconds=min((float(text[:-1]) for text in args.budget if text not in counts), default=None),
+        effect=args.effect,
+        patience_s=args.patience,
+        jobs=args.jobs,
+    )
+    found = searched(plan, installed, tell)
+    _written(args, found, "shapes", search_text(found))
+    return search_status(found.shapes)
+
+
+def search_status(shapes: Sequence[SearchedShape]) -> int:
+    """What a search ends with."""
+    answered = [shape.found in ("winner", "default") for shape in shapes]
+    timed = any(shape.confirmed for shape in shapes)
+    return OK if all(answered) else SOME_FAILED if timed else FATAL
+
+
+def _known_tunables(only: Sequence[str] | None, target: Target, shapes: Sequence[Planned]) -> None:
+    """Raises UsageError for a tunable that the target has not, or where it has none."""
+    names = [tunable.name for tunable in target.source.tunables]
+    names += [name for shape in shapes for name in target.free(shape.params)]
+    if not names:
+        raise UsageError(f"{target.name} declares no knobs")
+    if strange := [name for name in only or () if name not in names]:
+        raise UsageError(
+            f"{target.name} has no knob {strange[0]!r}; it has: {', '.join(dict.fromkeys(names))}"
+        )
 
 
 # --- what is asked for ------------------------------------------------------------------------
@@ -227,16 +312,18 @@ def cases(args: argparse.Namespace) -> tuple[Cases, list[str]]:
     refused: list[str] = []
     try:
         wanted = [load(name).name for name in args.target or ()]
-        if args.blocks is not None:
-            if len(wanted) != 1:
-                raise UsageError("--blocks needs one --target")
-            found = {wanted[0]: points(load(wanted[0]), args.blocks)}
     except ValueError as error:
         raise UsageError(str(error)) from None
     if args.points is not None:
         found = _of_points(args.points)
     elif args.workload is not None:
         found, refused = _workload(args.workload)
+    elif len(wanted) == 1:
+        found = {wanted[0]: arguments.of_target(wanted[0], None, args.blocks)[1]}
+    else:
+        raise UsageError(
+            "one TARGET, or --workload, --points, --recorded or --audit, says what is advised"
+        )
     targets = [load(name) for name in found if name in (wanted or found)]
     if not targets:
         raise UsageError("none of the targets that were asked for is among the shapes")
@@ -299,65 +386,56 @@ def _blocks(paths: Sequence[Path]) -> tuple[Mapping[str, list[Any]], list[str]]:
 
 
 @contextmanager
-def racing(args: argparse.Namespace) -> Iterator[sides.Session]:
+def racing(args: argparse.Namespace) -> Iterator[Session]:
     """A GPU that nobody else uses, and a process on it. Raises CommandError where there is none, or it is lost for good."""
     nvml.visible()  # who has no GPU need not wait for a compiler to hear of it
     with turns.gpu_lock() as held, ExitStack() as stack:
-        folder = stack.enter_context(scratch())
-
-        def start() -> Process:
-            side = begun(held.environ, held.locks, folder)
-            stack.callback(side.close)
-            return side
-
-        track = sides.Session(start, args.patience, args.budget)
+        session = Session(
+            lambda: stack.enter_context(started(None, None, held.environ, held.locks)),
+            args.patience,
+            min((float(text.removesuffix("s")) for text in args.budget), default=BUDGET_S),
+        )
         try:
-            found = track.ask("gpu")
-            track.facts, track.driver = found["facts"], found["driver"]
-            yield track
-        except (SideError, sides.GaveUpError) as error:
+            found = session.ask("gpu")
+            session.facts, session.driver = found["facts"], found["driver"]
+            yield session
+        except (SideError, GaveUpError) as error:
             raise CommandError(clean(str(error)), FATAL) from None
-
-
-def _here(track: sides.Session) -> dict[str, Any]:
-    """What a record says of where it was measured."""
-    made = origin(track.facts["name"], track.driver)
-    versions = {label: made.get(key) for key, label in SOFTWARE.items()}
-    return {"gpu": track.facts["name"], "versions": versions, "date": str(made["date"])}
 
 
 def measured(args: argparse.Namespace, store: Path | None = None) -> Advice:
     """The advice of a race on this machine's GPU; published through FlashInfer's autotuner into ``store``."""
     asked, refused = cases(args)
     also = dict(args.also)
-    with racing(args) as track:
-        failed = _built(track, asked, also, args.jobs)
+    with racing(args) as session:
+        failed = _built(session, asked, also, args.jobs)
         number = sum(len(shapes) for _, shapes in asked)
         advised = [
-            advise.advise(track, target, shape, also, number, args.effect, _tell)
+            ShapeRace(session, target, shape, also, number, args.effect, tell).advised()
             for target, shapes in asked
             for shape in shapes
         ]
         if store is not None:
-            _published(track, advised, store)
-        found = Advice(
-            **_here(track),
-            tier="B",
-            recording=None,
-            metric=COLD,
-            effect=args.effect,
-            alpha=ALPHA,
-            shapes=advised,
-            rules=heuristics.rules(advised, COLD),
-            refused=refused,
-            failed_modules=failed,
-        )
+            _published(session, advised, store)
+        about = head(session.facts["name"], session.driver)
+    found = Advice(
+        **about,
+        tier="B",
+        recording=None,
+        metric=COLD,
+        effect=args.effect,
+        alpha=ALPHA,
+        shapes=advised,
+        rules=heuristics.rules(advised, COLD),
+        refused=refused,
+        failed_modules=failed,
+    )
     if args.counters is not None:
         recorded.explain_from(found, args.counters)
     return found
 
 
-def _published(track: sides.Session, shapes: Sequence[AdvisedShape], store: Path) -> None:
+def _published(session: Session, shapes: Sequence[AdvisedShape], store: Path) -> None:
     """Let FlashInfer's autotuner store what it tunes of the advised calls, and say how many that were."""
     entries, kept, reason = 0, 0, None
     for shape in shapes:
@@ -366,40 +444,26 @@ def _published(track: sides.Session, shapes: Sequence[AdvisedShape], store: Path
             continue
         params = {**shape.params, **chosen.settings}
         point = {"id": chosen.point, "target": shape.target, "params": params}
-        found = track.ask("publish", point=point, root=str(store.absolute()))
+        found = session.ask("publish", point=point, root=str(store.absolute()))
         entries, kept = entries + found["entries"], kept + bool(found["entries"])
         reason = found["reason"] or reason
-    _tell(
+    tell(
         reason
         or f"{store}: FlashInfer's autotuner keeps {entries} choices of {kept} of {len(shapes)} shapes"
     )
 
 
-def begun(environ: Mapping[str, str], locks: Sequence[int], folder: Path) -> Process:
-    """A process of a race. environ: beside the minimal environment; locks: that it keeps for as long as it lives."""
-    env = python_environment() | offline() | dict(environ)
-    number = len(list(folder.iterdir()))
-    command = [sys.executable, "-m", "ncuflow", "worker"]
-    return Process(command, env, locks, folder / f"log{number}")
-
-
-def _built(
-    track: sides.Session, asked: Cases, also: choices.Also, jobs: int | None
-) -> dict[str, str]:
+def _built(session: Session, asked: Cases, also: choices.Also, jobs: int | None) -> dict[str, str]:
     """Compile what all choices need, in one graph; the modules that do not compile, with why."""
     wanted = [
         choice.as_dict()
         for target, shapes in asked
         for shape in shapes
         for choice in choices.choices(target, shape, also)
-        if unable(target, choice, track.facts) is None
+        if unable(target, choice, session.facts) is None
     ]
-    _tell(f"{len(wanted)} choices; compiling what of them is not compiled yet")
+    tell(f"{len(wanted)} choices; compiling what of them is not compiled yet")
     jobs = jobs or len(os.sched_getaffinity(0))
-    track.ask("modules", BUILD_S, points=wanted)
-    failed = track.ask("build", BUILD_S, jobs=jobs)["failed"]
+    session.ask("modules", BUILD_S, points=wanted)
+    failed = session.ask("build", BUILD_S, jobs=jobs)["failed"]
     return {one["name"] or ", ".join(one["points"]): one["reason"] for one in failed}
-
-
-def _tell(line: str) -> None:
-    print(clean(line), file=sys.stderr, flush=True)

@@ -13,21 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from time import monotonic
 from typing import Any, Literal
 
 from pydantic import Field
 
 from ncuflow.answer import Answer
-from ncuflow.experiments.advise import relative
 from ncuflow.experiments.text import between
 from ncuflow.format import aligned, micro
 from ncuflow.io import BadInput, clean, read_json
+from ncuflow.race import rounds
 from ncuflow.race.record import Relative
 from ncuflow.race.rounds import AA, Race
-from ncuflow.race.sequential import LOOKS
-from ncuflow.race.sides import GaveUpError, LostError, Session, SideError
+from ncuflow.race.sides import GaveUpError, LostError, Session, SideError, burst
 from ncuflow.record import Chance, Count, Effect, Microseconds, Strict
 from ncuflow.sweep.points import Planned, expand
 from ncuflow.target.contract import Target
@@ -235,7 +233,7 @@ def point_of(entry: StoredTactic, targets: Sequence[Target]) -> tuple[Target, Pl
 
 
 def audited(
-    track: Session,
+    session: Session,
     entry: StoredTactic,
     targets: Sequence[Target],
     entries: int,
@@ -251,19 +249,19 @@ def audited(
         return found
     target, point = place
     found.point = point.id
-    found.reason = target.skip(point.params, track.facts)
+    found.reason = target.skip(point.params, session.facts)
     if found.reason is not None:
         return found
     try:
-        _race(track, entry, point, found, entries, effect)
+        _race(session, entry, point, found, entries, effect)
     except LostError as error:
-        if track.restarts > MOST_LOST:
+        if session.restarts > MOST_LOST:
             raise GaveUpError(str(error)) from None
         found.reason = str(error)
     except SideError as error:
         found.reason = str(error)
     with suppress(SideError):
-        track.ask("close")
+        session.ask("close")
     tell(f"{point.id}: {said(entry)}: {found.verdict}")
     return found
 
@@ -272,7 +270,7 @@ MOST_LOST = 20  # entries of a store that break their process, one after the oth
 
 
 def _race(
-    track: Session,
+    session: Session,
     entry: StoredTactic,
     point: Planned,
     found: AuditedTactic,
@@ -281,7 +279,7 @@ def _race(
 ) -> None:
     assert entry.parts is not None
     operation, runner = entry.parts[0], entry.runner
-    call = track.ask(
+    call = session.ask(
         "tactics", point=point.as_dict(), operation=operation, runner=runner, key=entry.key
     )
     if not call["reached"]:
@@ -289,20 +287,27 @@ def _race(
         return
     own = _name(entry.tactic)
     tactics = {_name(tactic): tactic for tactic in [entry.tactic, *call["tactics"]]}
-    ready = [n for n, t in tactics.items() if _ready(track, n, t, checked=True)]
+    ready = [n for n, t in tactics.items() if _ready(session, n, t, checked=True)]
     found.failed = len(tactics) - len(ready)
     if own not in ready:
         found.reason = "the stored tactic gives a wrong result here, or fails"
         return
     found.tactics = len(ready)
     race = Race(ready, own, entries, effect)
-    if not _ready(track, own + AA, entry.tactic, checked=False):
+    if not _ready(session, own + AA, entry.tactic, checked=False):
         race.fail(own + AA)
-    until = monotonic() + track.budget_s
-    while True:
-        race.add({n: median(track.ask("burst", name=n)["times"]) for n in race.order()})
-        if race.look(last=race.rounds >= LOOKS[0] and monotonic() > until):
-            break
+    until = monotonic() + session.budget_s
+
+    def failed(name: str, error: SideError) -> None:
+        raise error
+
+    rounds.run(
+        race,
+        lambda name: burst(session, session.limit_s, name=name)[0],
+        lambda: monotonic() > until,
+        failed,
+        lambda left, over: None,
+    )
     _conclude(race, own, found)
 
 
@@ -310,10 +315,10 @@ def _name(tactic: Any) -> str:
     return json.dumps(tactic)
 
 
-def _ready(track: Session, name: str, tactic: Any, checked: bool) -> bool:
+def _ready(session: Session, name: str, tactic: Any, checked: bool) -> bool:
     """Whether a tactic can be timed. One that fails costs itself alone, unless it breaks the process."""
     try:
-        answer = track.ask("tactic", name=name, tactic=tactic, checked=checked)
+        answer = session.ask("tactic", name=name, tactic=tactic, checked=checked)
     except LostError:
         raise
     except SideError:
@@ -324,7 +329,7 @@ def _ready(track: Session, name: str, tactic: Any, checked: bool) -> bool:
 def _conclude(race: Race, own: str, found: AuditedTactic) -> None:
     found.time_us = race.time_us(own)
     found.best = sorted(race.contenders, key=lambda name: race.time_us(name) or 0)
-    found.cost = relative(race.against(own, race.leader))
+    found.cost = race.against(own, race.leader).relative
     if own not in race.contenders:
         found.verdict = "wrong"
     elif race.decision() == "winner":

@@ -29,7 +29,7 @@ from ncuflow.process import output_of
 from ncuflow.race import measure
 from ncuflow.race.eta import Tell
 from ncuflow.race.record import CompileError, Module
-from ncuflow.race.sides import Answer, Process, Side, SideError, started
+from ncuflow.race.sides import Answer, BaseError, Process, Side, SideError, of_base, started
 from ncuflow.run import builds, progress
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
@@ -174,9 +174,9 @@ Failing = dict[str, NotCompiledError]  # points whose modules do not compile, by
 
 
 @dataclass
-class _Change:
-    """A change whose modules are made. cases: of its points; anew: the modules that it reaches, with why; failing: cases, by
-    id."""
+class BuiltVariant:
+    """A variant whose modules are made. cases: of its points; anew: the modules that it reaches, with why; failing: why cases,
+    and in the end points, do not compile, by id; records: of its modules, unless points fail."""
 
     overlay: Overlay
     side: Side
@@ -184,19 +184,12 @@ class _Change:
     modules: list[Module] = field(default_factory=list)
     anew: Mapping[str, str] = field(default_factory=dict)
     failing: Failing = field(default_factory=dict)
+    records: list[ModuleTrial] = field(default_factory=list)
 
     def fail(self, error: SideError) -> None:
         """It cannot be imported, or is lost: no case of it compiles."""
         reason = NotCompiledError(without_folders(str(error), self.overlay))
         self.failing = {case["id"]: reason for case in self.cases}
-
-
-@dataclass
-class BuiltChange:
-    """What became of a change's modules: their records, unless points fail."""
-
-    modules: list[ModuleTrial]
-    failing: Failing
 
 
 def built(
@@ -208,12 +201,12 @@ def built(
     tell: Tell,
     spare: Sequence[Planned] = (),
     each: Sequence[Sequence[Planned]] | None = None,
-) -> tuple[list[BuiltChange], Failing]:
+) -> tuple[list[BuiltVariant], Failing]:
     """Compile the modules of the base and of every change; those that a change does not reach are copies of the base's.
 
     spare: further points, which the base need not be able to compile; each: of every change the points that need it, of
     both; all that are planned unless given. Returns what became of each change, and the spare points at which the base
-    fails. Raises measure.BaseError where it fails at a planned one.
+    fails. Raises BaseError where it fails at a planned one.
     """
     jobs = jobs or len(os.sched_getaffinity(0))
     cases = _cases(target, [*planned, *spare], tell)
@@ -225,13 +218,13 @@ def built(
     with ExitStack() as stack:
         base = stack.enter_context(started(target.name))
         changes = [
-            _Change(o, stack.enter_context(started(target.name, o.package, own(o))), some)
+            BuiltVariant(o, stack.enter_context(started(target.name, o.package, own(o))), some)
             for o, some in zip(overlays, of_changes, strict=True)
         ]
         pool = stack.enter_context(ThreadPoolExecutor(max(1, min(jobs, len(changes)))))
         prepared = pool.map(_prepare, changes)
         must = {case["id"] for case in needed}
-        roots, modules, lacking = _base(base, installed, entries, must, jobs, tell)
+        roots, modules, failed = _base(base, installed, entries, must, jobs, tell)
         for change, theirs in zip(changes, list(prepared), strict=True):
             if theirs is not None:
                 change.anew = reached(modules, change.modules, (roots, theirs), change.overlay)
@@ -244,16 +237,16 @@ def built(
         tell(f"compiling {with_unit(len(anew), 'modules')} of {whose}")
         with watched(tell, [module.folder for module in anew]):
             if len(changes) > 1 and anew:
-                _compile(base, anew, jobs)
+                said = [module.model_dump(mode="json") for module in anew]
+                with of_base():  # in the environment that its own were compiled in
+                    base.ask("compile", BUILD_S, modules=said, jobs=jobs)
             share = max(1, jobs // max(1, len(changes)))
             list(pool.map(lambda change: _finish(change, share), changes))
         libraries = {module.name: module.library for module in modules}
-        told = list(pool.map(lambda change: _told(change, libraries), changes))
-    made = [
-        BuiltChange(modules, _by_point(change.failing, cases))
-        for change, modules in zip(changes, told, strict=True)
-    ]
-    return made, _by_point(lacking, cases)
+        list(pool.map(lambda change: _note(change, libraries), changes))
+    for change in changes:
+        change.failing = _by_point(change.failing, cases)
+    return changes, _by_point(failed, cases)
 
 
 def _cases(target: Target, points: Sequence[Planned], tell: Tell) -> dict[str, list[Planned]]:
@@ -304,17 +297,15 @@ def _base(
     tell: Tell,
 ) -> tuple[Roots, list[Module], Failing]:
     """The base's modules, compiled where they were not yet, and the cases that are not needed and fail, by id."""
-    try:
+    with of_base():
         roots = roots_of(side, installed)
         tell("compiling what of the base is not compiled yet")
         modules = _modules(side, entries)
         with watched(tell, [module.folder for module in modules]):
             failed = side.ask("build", BUILD_S, jobs=jobs)["failed"]
-    except SideError as error:
-        raise measure.BaseError(f"the base: {error}") from None
     for what in failed:
         if needed & set(what["points"]):
-            raise measure.BaseError(f"the base: {unbuilt(what)}")
+            raise BaseError(f"the base: {unbuilt(what)}")
     lacking = _by_case(failed, Overlay(installed, roots.workspace, frozenset()))
     without = {what["name"] for what in failed}
     return roots, [module for module in modules if module.name not in without], lacking
@@ -334,7 +325,7 @@ def _by_case(failed: Sequence[Answer], overlay: Overlay) -> Failing:
     return found
 
 
-def _prepare(change: _Change) -> Roots | None:
+def _prepare(change: BuiltVariant) -> Roots | None:
     """Generate the sources of a change's modules; None where it cannot be imported, or fails at that."""
     try:
         roots = roots_of(change.side, change.overlay.package)
@@ -345,16 +336,7 @@ def _prepare(change: _Change) -> Roots | None:
     return roots
 
 
-def _compile(base: Side, modules: Sequence[Module], jobs: int) -> None:
-    """Compile modules of changes in one graph, by the base's side: in the environment that its own were compiled in."""
-    said = [module.model_dump(mode="json") for module in modules]
-    try:
-        base.ask("compile", BUILD_S, modules=said, jobs=jobs)
-    except SideError as error:
-        raise measure.BaseError(f"the base: {error}") from None
-
-
-def _finish(change: _Change, jobs: int) -> None:
+def _finish(change: BuiltVariant, jobs: int) -> None:
     """Build what the graph of all did not, and note the compiler's first complaint of each module."""
     if change.failing:
         return
@@ -366,22 +348,18 @@ def _finish(change: _Change, jobs: int) -> None:
         change.failing = _by_case(failed, change.overlay)
 
 
-def _told(change: _Change, libraries: Mapping[str, Path]) -> list[ModuleTrial]:
-    """The records of a change's modules; of those that were compiled anew, their code beside the base's."""
-    found: list[ModuleTrial] = []
-    if change.failing:
-        return found
-    for module in change.modules:
+def _note(change: BuiltVariant, libraries: Mapping[str, Path]) -> None:
+    """Put down the records of a variant's modules; of those that were compiled anew, their code beside the base's."""
+    for module in change.modules if not change.failing else ():
         why = change.anew.get(module.name)
         trial = ModuleTrial(name=module.name, compiled=why is not None, why=why)
-        found.append(trial)
+        change.records.append(trial)
         if trial.compiled:
             _timed(trial, module)
         if trial.compiled and module.name in libraries:
             compare_code(trial, libraries[module.name], module.library)
         elif trial.compiled:
             trial.not_compared = "the base has no module of this name"
-    return found
 
 
 def _timed(trial: ModuleTrial, module: Module) -> None:
@@ -466,14 +444,19 @@ def compiled(files: Sequence[Path], elapsed_s: float) -> str:
     return f"{done} of {len(files)} files compiled, {elapsed_s:.0f} s elapsed{rest}"
 
 
-TOGETHER = (
-    8  # changes whose processes are there at once: each has a CUDA context, and the memory of torch
-)
+# --- on the GPU -------------------------------------------------------------------------------
+
+# Variants whose processes are there at once: each has a CUDA context, and the memory of torch.
+TOGETHER = 8
 
 
 @dataclass
-class TrialBench:
-    """held: the GPU; overlays: of the changes, in the order in which they are asked for."""
+class VariantBench:
+    """One GPU, the base in two processes, which serve all variants of a command, and each variant in one of its own.
+
+    Those of variants are started some at a time, all at once, before any of them is timed: loading torch and FlashInfer takes
+    longer than many a trial. held: the GPU; overlays: of the variants, in the order in which they are asked for.
+    """
 
     target: str
     held: Held
@@ -485,30 +468,28 @@ class TrialBench:
     _started: dict[int, tuple[Process, ExitStack]] = field(default_factory=dict, init=False)
 
     @contextmanager
-    def of(self, overlay: Overlay) -> Iterator[measure.Sides]:
-        """The sides of a change, whose own process ends with the block."""
-        place = next(n for n, other in enumerate(self.overlays) if other is overlay)
+    def of(self, place: int) -> Iterator[measure.Sides]:
+        """The sides of a variant, whose own process ends with the block."""
         if place not in self._started:
-            self._start(range(place, min(place + TOGETHER, len(self.overlays))))
-        change, stack = self._started.pop(place)
+            self.start(range(place, min(place + TOGETHER, len(self.overlays))))
+        side, stack = self._started.pop(place)
         with stack:
-            yield measure.Sides(self.base, change, self.again, self.limit_s)
+            yield measure.Sides(self.base, side, self.again, self.limit_s)
 
-    def _start(self, places: range) -> None:
-        """Start the processes of some changes. One that fails at that says so again when it is asked."""
+    def start(self, places: range) -> None:
+        """Start the processes of some variants. One that fails at that says so again when it is asked."""
         self.tell(f"starting {with_unit(len(places), 'changes')}")
         for place in places:
-            stack = ExitStack()
-            overlay = self.overlays[place]
+            stack, overlay = ExitStack(), self.overlays[place]
             environ = {**self.held.environ, **own(overlay)}
             side = stack.enter_context(
                 started(self.target, overlay.loaded, environ, self.held.locks, *overlay.words)
             )
             self._started[place] = side, stack
-        _awake([self._started[place][0] for place in places])
+        _load([self._started[place][0] for place in places])
 
     def close(self) -> None:
-        """End the processes of changes that were not asked for."""
+        """End the processes of variants that were not asked for."""
         with ExitStack() as stack:
             for _, other in self._started.values():
                 stack.push(other)
@@ -517,23 +498,23 @@ class TrialBench:
 @contextmanager
 def bench(
     target: str, overlays: Sequence[Overlay], limit_s: float, tell: Tell
-) -> Iterator[TrialBench]:
-    """A GPU that nobody else uses meanwhile, and the base on it. Raises measure.BaseError where that cannot be started."""
+) -> Iterator[VariantBench]:
+    """A GPU that nobody else uses meanwhile, and the base on it. Raises BaseError where that cannot be started."""
     with turns.gpu_lock() as held, ExitStack() as stack:
         both = [
             stack.enter_context(started(target, None, held.environ, held.locks)) for _ in range(2)
         ]
-        found = TrialBench(target, held, overlays, limit_s, tell, *both)
+        found = VariantBench(target, held, overlays, limit_s, tell, *both)
         stack.callback(found.close)
-        waking = stack.enter_context(ThreadPoolExecutor(1)).submit(_awake, both)
-        found._start(range(min(TOGETHER, len(overlays))))
-        for error in waking.result():
-            if error is not None:
-                raise measure.BaseError(f"the base: {error}") from None
+        loading = stack.enter_context(ThreadPoolExecutor(1)).submit(_load, both)
+        found.start(range(min(TOGETHER, len(overlays))))
+        with of_base():
+            for error in filter(None, loading.result()):
+                raise error
         yield found
 
 
-def _awake(sides: Sequence[Process]) -> list[SideError | None]:
+def _load(sides: Sequence[Process]) -> list[SideError | None]:
     """Let sides load torch and FlashInfer, and find the GPU, all at once; why one could not."""
 
     def ask(side: Process) -> SideError | None:

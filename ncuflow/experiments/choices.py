@@ -77,14 +77,14 @@ def departures(target: Target, shape: Planned, choice: Planned) -> int:
     return sum(choice.params[name] != value for name, value in shape.params.items())
 
 
-def spelled(target: Target, shape: Planned, choice: Planned) -> str:
-    """A choice by where it departs from the defaults: "cores=tensor backend=fa2"; "default"."""
-    words = [
-        f"{name}={choice.params[name]}"
-        for name, value in shape.params.items()
-        if choice.params[name] != value
-    ]
-    return " ".join(words) or "default"
+def described(target: Target, shape: Planned, choice: Planned, also: Also) -> dict[str, Any]:
+    """What the record of an advice says of any choice of a shape."""
+    return {
+        "point": choice.id,
+        "settings": settings(target, choice.params, also),
+        "asked": target.asked(choice.params),
+        "departs": departures(target, shape, choice),
+    }
 
 
 def same_calls(
@@ -168,17 +168,15 @@ def find(tunable: Tunable, package: Path) -> FoundTunable:
 
 
 def write(
-    edits: Mapping[str, int], knobs: Sequence[FoundTunable], package: Path, folder: Path
+    edits: Mapping[str, int], there: Sequence[FoundTunable], package: Path, folder: Path
 ) -> None:
-    """Write the files of the package that hold these knobs, with their new values, below a folder."""
+    """Write the files of the package that hold these tunables, with their new values, below a folder."""
     texts: dict[str, str] = {}
-    for knob in knobs:
-        if knob.tunable.name not in edits:
-            continue
-        for place in knob.tunable.places:
+    for one in there:
+        for place in one.tunable.places if one.tunable.name in edits else ():
             text = texts.get(place.file) or _read(package, place)
             match = _value(place, text)
-            new = str(edits[knob.tunable.name])
+            new = str(edits[one.tunable.name])
             texts[place.file] = text[: match.start(1)] + new + text[match.end(1) :]
     for file, text in texts.items():
         write_text(folder / file, text)
@@ -187,22 +185,22 @@ def write(
 def declared(
     target: Target, shapes: Sequence[Planned], package: Path, only: Collection[str] | None
 ) -> tuple[list[FoundTunable], list[SearchedKnob]]:
-    """(the constants that this FlashInfer has, what a record says of all knobs). only: their names; None of all."""
+    """(the constants that this FlashInfer has, what a record says of all tunables). only: their names; None of all."""
     there, said = [], []
     for tunable in target.source.tunables:
-        if only is not None and tunable.name not in only:
+        if not _wanted(tunable.name, only):
             continue
         told = SearchedKnob(
             name=tunable.name, kind="constant", default=None, values=list(tunable.values), places=[]
         )
         said.append(told)
         try:
-            knob = find(tunable, package)
+            one = find(tunable, package)
         except NotThereError as error:
             told.missing = str(error)
             continue
-        there.append(knob)
-        told.default, told.values, told.places = knob.default, list(knob.values), list(knob.places)
+        there.append(one)
+        told.default, told.values, told.places = one.default, list(one.values), list(one.places)
     return there, said + list(_searched_settings(target, shapes, only))
 
 
@@ -217,7 +215,7 @@ def _searched_settings(
                 values.setdefault(name, {})[choice.params[name]] = None
     for name, found in values.items():
         default, *others = found
-        if others and (only is None or name in only):
+        if others and _wanted(name, only):
             yield SearchedKnob(name=name, kind="setting", default=default, values=others, places=[])
 
 
@@ -255,8 +253,8 @@ def _spans(place: Constant, text: str) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """Values of knobs that are not the default: edits, of constants of the source; settings, of what a caller may choose."""
+class Variant:
+    """Values of tunables that are not the default: edits, of constants of the source; settings, of what a caller may choose."""
 
     edits: tuple[tuple[str, int], ...] = ()
     settings: tuple[tuple[str, Any], ...] = ()
@@ -268,53 +266,48 @@ class Candidate:
 
     @property
     def departs(self) -> int:
-        """In how many knobs."""
+        """In how many tunables."""
         return len(self.edits) + len(self.settings)
 
     def points(
-        self, target: Target, shapes: Sequence[Planned], knobs: Sequence[FoundTunable]
+        self, target: Target, shapes: Sequence[Planned], there: Sequence[FoundTunable]
     ) -> dict[str, Planned]:
-        """Its points, by the ids of the shapes at which it means something."""
-        found = {shape.id: self._at(target, shape, knobs) for shape in shapes}
-        return {shape: point for shape, point in found.items() if point is not None}
-
-    def _at(self, target: Target, shape: Planned, knobs: Sequence[FoundTunable]) -> Planned | None:
-        """Its point at a shape; None where a knob of it means nothing there."""
-        params = {**shape.params, **dict(self.settings)}
-        allowed = {tuple(settings) for settings, _ in _settings(target, shape, None)}
-        if self.settings not in allowed:
-            return None
-        meant = {knob.tunable.name for knob in knobs if holds(knob.tunable.where, params)}
-        if not {name for name, _ in self.edits} <= meant:
-            return None
-        return Planned(target.point_id(params), target.name, params)
+        """Its points, by the ids of the shapes at which all that it sets means something."""
+        found = {}
+        for shape in shapes:
+            params = {**shape.params, **dict(self.settings)}
+            allowed = {settings for settings, _ in _settings(target, shape, None)}
+            meant = {one.tunable.name for one in there if holds(one.tunable.where, params)}
+            if self.settings in allowed and dict(self.edits).keys() <= meant:
+                found[shape.id] = _planned(target, params)
+        return found
 
 
 def listed(
     target: Target,
     shapes: Sequence[Planned],
-    knobs: Sequence[FoundTunable],
+    there: Sequence[FoundTunable],
     only: Collection[str] | None,
-) -> list[Candidate]:
-    """Every candidate that means something at a shape or more. only: the knobs that may depart; None of all."""
-    found: dict[Candidate, tuple[int, int]] = {}
+) -> list[Variant]:
+    """Every variant that means something at a shape or more. only: the tunables that may depart; None of all.
+
+    Those that depart from the defaults in fewer tunables come first, and of these those with the values that are declared first.
+    """
+    wanted = [one for one in there if _wanted(one.tunable.name, only)]
+    found: dict[Variant, tuple[int, int]] = {}
     for shape in shapes:
         for settings, params in _settings(target, shape, only):
-            meant = [
-                knob
-                for knob in knobs
-                if holds(knob.tunable.where, params) and _wanted(knob.tunable.name, only)
-            ]
-            for places in itertools.product(*(range(len(k.values) + 1) for k in meant)):
+            meant = [one for one in wanted if holds(one.tunable.where, params)]
+            for places in itertools.product(*(range(len(one.values) + 1) for one in meant)):
                 edits = tuple(
-                    (knob.tunable.name, knob.values[place - 1])
-                    for knob, place in zip(meant, places, strict=True)
+                    (one.tunable.name, one.values[place - 1])
+                    for one, place in zip(meant, places, strict=True)
                     if place
                 )
-                candidate = Candidate(edits, settings)
-                if candidate.departs:
-                    found.setdefault(candidate, (candidate.departs, sum(places)))
-    return sorted(found, key=lambda candidate: found[candidate])
+                variant = Variant(edits, settings)
+                if variant.departs:
+                    found.setdefault(variant, (variant.departs, sum(places)))
+    return sorted(found, key=lambda variant: found[variant])
 
 
 def _settings(

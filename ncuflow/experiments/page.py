@@ -168,78 +168,11 @@ def _row(one: AdvisedChoice, shape: AdvisedShape) -> tuple[str, ...]:
     return said(one, shape), micro(one.time_us), behind, fate, rounds, micro(one.plan_us)
 
 
-# What the record says stands in it as literals alone: whoever wrote the record writes no code.
-TEMPLATE = '''"""Which arguments FlashInfer is called with, shape by shape: what `ncuflow advise` measured.
-
-Made by a program, not by hand.
-
-choose(target, shape) gives the arguments by call ("wrapper", "plan", "run") and, in "settings", what they stand for. A size
-between those measured has the arguments of the nearest one; outside of what was measured it is FlashInfer's default, and a
-warning says so once a shape. explain(target, shape) says in a sentence why.
-"""
-
-import math
-import warnings
-
-GPU = {gpu!r}
-VERSIONS = {versions}
-MEASURED = {measured!r}  # UTC
-RECORDING = {recording!r}  # None: measured there
-
-# target -> what its shapes are: "kinds" are equal or it is another kernel, "sizes" lie between those measured.
-TARGETS = {targets}
-
-_told = set()
-
-
-def choose(target, shape):
-    """{{"wrapper": {{…}}, "plan": {{…}}, "run": {{…}}, "settings": {{…}}}} for a shape, by the target's parameters; one that is
-    left out has the value that all measured shapes have."""
-    entry, why = _look(target, shape)
-    if entry is None:
-        known = (target, tuple(sorted(shape.items())))
-        if known not in _told:
-            _told.add(known)
-            warnings.warn(why, stacklevel=2)
-        return {{"settings": {{}}}}
-    return {{**entry["asked"], "settings": dict(entry["settings"])}}
-
-
-def explain(target, shape):
-    """Why choose() says what it says."""
-    return _look(target, shape)[1]
-
-
-def _look(target, shape):
-    """(the entry of a shape or None, why)."""
-    about = TARGETS.get(target)
-    if about is None:
-        return None, f"{{target}}: not measured, so FlashInfer's default"
-    known = [*about["kinds"], *about["sizes"]]
-    strange = [name for name in shape if name not in known]
-    if strange:
-        return None, f"{{target}}: {{strange[0]!r}} is no parameter of a shape, so FlashInfer's default"
-    entries = about["shapes"]
-    for name in known:
-        values = {{entry["shape"][name] for entry in entries}}
-        if name not in shape and len(values) > 1:
-            return None, f"{{target}}: {{name}} is not given, so FlashInfer's default"
-    asked = {{name: shape.get(name, entries[0]["shape"][name]) for name in known}}
-    alike = [e for e in entries if all(e["shape"][n] == asked[n] for n in about["kinds"])]
-    if not alike:
-        return None, f"{{target}}: nothing of this kind was measured, so FlashInfer's default"
-    for name in about["sizes"]:
-        low, high = (end(e["shape"][name] for e in alike) for end in (min, max))
-        if not low <= asked[name] <= high:
-            return None, f"{{target}}: {{name}} = {{asked[name]}} is outside of {{low}} to {{high}}, so FlashInfer's default"
-    near = min(alike, key=lambda e: sum(abs(math.log(e["shape"][n] / asked[n])) for n in about["sizes"]))
-    return near, f"{{target}}: {{near['why']}}"
-'''
-
-
 def python_module(advice: Advice, targets: dict[str, Target]) -> str:
     """The module's text. targets: by name, those of the advice. Raises CommandError where a shape lacks what it is called by."""
-    return TEMPLATE.format(
+    # What the record says stands in it as literals alone: whoever wrote the record writes no code.
+    template = resource("templates/advised.py.txt").read_text(encoding="utf-8")
+    return template.format(
         gpu=advice.gpu,
         versions=pprint.pformat(advice.versions, width=100),
         measured=advice.date,

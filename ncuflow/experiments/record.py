@@ -8,7 +8,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ncuflow.answer import Answer, Tier
+from ncuflow.evidence.provenance import origin
 from ncuflow.io import BadInput, conforming, read_json
+from ncuflow.model import SOFTWARE
 from ncuflow.race.record import CompileError, MeasuredPoint, Outcome, Relative, TrialTiming
 from ncuflow.record import (
     Chance,
@@ -386,7 +388,7 @@ class Advice(Answer):
 
 
 Found = Literal["winner", "default", "undecided", "none"]
-Standing = Literal["kept", "left", "skipped", "wrong", "error", "lost", "not compiled"]
+VariantOutcome = Literal["kept", "left", "skipped", "wrong", "error", "lost", "not compiled"]
 
 
 class SearchedKnob(Strict):
@@ -430,7 +432,7 @@ class CandidateStanding(Strict):
     """of the candidate"""
     point: str
     """id of its point there"""
-    fate: Standing
+    fate: VariantOutcome
     """kept: to the end of the halving; left: it was surely slower than another; the others were not timed, or not to the end"""
     reason: str | None = None
     """why it was not timed, or not to the end"""
@@ -495,3 +497,10 @@ class Search(Answer):
     """all that were tried"""
     shapes: list[SearchedShape]
     """each shape"""
+
+
+def head(gpu: str, driver: str | None) -> dict[str, Any]:
+    """What a record says of where and when it was measured."""
+    made: dict[str, Any] = dict(origin(gpu, driver))
+    versions = {label: made.get(key) for key, label in SOFTWARE.items()}
+    return {"gpu": gpu, "versions": versions, "date": str(made["date"])}

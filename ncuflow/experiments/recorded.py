@@ -31,7 +31,6 @@ from ncuflow.race.record import Relative
 from ncuflow.record import Check
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target, known, load
-from ncuflow.target.launch import Params
 
 CAUSES = 2  # of two launches of the same kernels
 LEAST_SHARE = 0.05  # of the difference: a smaller part of it is no cause
@@ -94,12 +93,11 @@ def _of_reports(reports: Sequence[Path]) -> Counts:
                 found[kernel["point"]].append(kernel)
     if not found:
         raise BadInput(reports[0], "no launch in a range that is named after a point")
-    return {name: _counted(name, kernels) for name, kernels in found.items()}
-
-
-def _counted(point: str, kernels: Sequence[Kernel]) -> CountedChoice:
-    row = profiled.row_of(kernels, profiled.provenance(kernels[0], None))
-    return CountedChoice(point, attribution.Profile(kernels=kernels), row)
+    rows = {n: profiled.row_of(k, profiled.provenance(k[0], None)) for n, k in found.items()}
+    return {
+        name: CountedChoice(name, attribution.Profile(kernels=kernels), rows[name])
+        for name, kernels in found.items()
+    }
 
 
 def explain_from(advice: Advice, folder: Path) -> None:
@@ -207,12 +205,11 @@ def advise(
         found = stored.folder(place, targets)
         side = verdict.load(place, targets)
         counts = of_side(side)
-        # What was timed apart from the rest of a recording is another advice.
         shapes = [
-            one
+            group.advised()
             for name, results in found.items()
             if name in known()
-            for one in _of_target(known()[name], results, counts, also, metric, effect)
+            for group in _groups(known()[name], results, counts, also, metric, effect)
         ]
     about = side.provenance
     advice = {
@@ -230,186 +227,135 @@ def advise(
     return conforming(folder, advice, Advice, "evidence that an advice can be made of")
 
 
-def _of_target(
+def _groups(
     target: Target,
     results: Results,
     counts: Counts,
     also: choices.Also,
     metric: str,
     effect: float,
-) -> Iterator[AdvisedShape]:
-    """The shapes of which several choices were measured."""
+) -> Iterator[ShapeEvidence]:
+    """The shapes of which several choices were measured that are not one call."""
     groups: dict[tuple[tuple[str, Any], ...], list[Point]] = {}
     for point in results["points"]:
         groups.setdefault(choices.fixed(target, point["params"], also), []).append(point)
     for group in groups.values():
-        if sum(_time(point, metric) is not None for point in group) > 1:
-            found = _Group(target, results, counts, metric, effect, group, also)
-            if found.several:
-                yield found.advised()
+        found = ShapeEvidence(target, results, counts, also, metric, effect, group)
+        if len(found.timed) > 1:
+            yield found
 
 
-def _same(
-    target: Target, points: Sequence[Point], also: choices.Also
-) -> dict[str, tuple[str, Params]]:
-    """Points that make the call of an earlier one, as ``choices.same_calls`` says."""
-    chosen = {p["point"]: choices.settings(target, p["params"], also) for p in points}
-    return choices.same_calls(chosen, {p["point"]: p.get("info") or {} for p in points})
-
-
-def _time(point: Point, metric: str) -> float | None:
-    """The metric of a point that was right."""
-    value = point["measurement"].get(metric) if point["status"] == "ok" else None
-    return value if isinstance(value, float) and value > 0 else None
-
-
-class _Group:
-    """The points of one shape."""
+class ShapeEvidence:
+    """The points of one shape. default: that of FlashInfer's defaults, which may be none of them; same: those that make the call
+    of an earlier one, as ``choices.same_calls`` says; timed: the others, the fastest first."""
 
     def __init__(
         self,
         target: Target,
         results: Results,
         counts: Counts,
+        also: choices.Also,
         metric: str,
         effect: float,
         group: Sequence[Point],
-        also: choices.Also,
     ) -> None:
-        self._target, self._results, self._counts = target, results, counts
-        self._metric, self._effect, self._also = metric, effect, also
-        first = group[0]["params"]
-        params = {**first, **target.free(first)}
-        self._default = Planned(target.point_id(params), target.name, params)
-        self._all = {point["point"]: point for point in group}
-        timed = [point for point in group if _time(point, metric) is not None]
-        self._same = _same(target, [p for p in self._ordered if p in timed], also)
-        timed = [point for point in timed if point["point"] not in self._same]
-        self._timed = sorted(timed, key=lambda point: _time(point, metric) or 0.0)
-        self._leader = self._timed[0]
-        self._behind = {
-            point["point"]: evidence.between(self._leader, point, metric, results)
-            for point in self._timed[1:]
-        }
+        self.target, self.results, self.counts, self.also = target, results, counts, also
+        self.metric, self.effect = metric, effect
+        params = {**group[0]["params"], **target.free(group[0]["params"])}
+        self.default = Planned(target.point_id(params), target.name, params)
+        self.told = {p["point"]: self._described(_planned(target, p)) for p in group}
+        ordered = sorted(group, key=lambda point: self.told[point["point"]]["departs"])
+        self.all = {point["point"]: point for point in ordered}
+        timed = [point for point in ordered if self._time(point) is not None]
+        self.same = choices.same_calls(
+            {p["point"]: self.told[p["point"]]["settings"] for p in timed},
+            {p["point"]: p.get("info") or {} for p in timed},
+        )
+        apart = [p for p in group if self._time(p) is not None and p["point"] not in self.same]
+        self.timed = [p["point"] for p in sorted(apart, key=lambda p: self._time(p) or 0.0)]
+        self.prices = {name: self._between(self.timed[0], name) for name in self.timed[1:]}
 
-    @property
-    def several(self) -> bool:
-        """Whether several choices were timed that are not one call."""
-        return len(self._timed) > 1
+    def _described(self, point: Planned) -> dict[str, Any]:
+        return choices.described(self.target, self.default, point, self.also)
+
+    def _time(self, point: Point) -> float | None:
+        """The metric of a point that was right."""
+        value = point["measurement"].get(self.metric) if point["status"] == "ok" else None
+        return value if isinstance(value, float) and value > 0 else None
+
+    def _between(self, name: str, other: str) -> Effect | None:
+        return evidence.between(self.all[name], self.all[other], self.metric, self.results)
 
     def advised(self) -> AdvisedShape:
-        best = [point["point"] for point in self._timed if self._fate(point) != "slower"]
-        taken = min(best, key=lambda name: (self._departs(self._all[name]), best.index(name)))
-        default = self._all.get(self._default.id)
-        price = self._price(taken, default)
-        rest = [p for p in self._behind.values() if p is not None]
-        every = [*rest, *([price] if price else [])]
+        fates = {name: self._fate(point) for name, point in self.all.items()}
+        best = [name for name in self.timed if fates[name] != "slower"]
+        taken = min(best, key=lambda name: (self.told[name]["departs"], best.index(name)))
+        default = self.default.id if self.default.id in self.timed else None
+        price = self._between(taken, default) if default not in (None, taken) else None
+        every = [found for found in (*self.prices.values(), price) if found is not None]
+        several: ShapeOutcome = (
+            "undecided" if "undecided" in {fates[name] for name in best} else "tie"
+        )
         found = AdvisedShape(
-            target=self._target.name,
-            shape=self._default.id,
-            params=dict(self._default.params),
-            outcome=self._outcome(best),
+            target=self.target.name,
+            shape=self.default.id,
+            params=dict(self.default.params),
+            outcome="winner" if len(best) == 1 else several,
             best=best,
             advised=taken,
-            regret=NONE if taken == self._default.id else _relative(price),
+            regret=NONE if taken == self.default.id else _relative(price),
             in_turns=bool(every) and all(one.in_turns for one in every),
-            cause=self._causes(taken, default),
-            choices=[*self._lacking(), *map(self._choice, self._ordered)],
+            cause=list(self._causes(taken, [n for n in (default, self.timed[-1]) if n], fates)),
+            choices=[self._choice(point, fates[name]) for name, point in self.all.items()],
         )
+        if self.default.id not in self.all:
+            reason = "the default is not among what was recorded"
+            lacking = self._described(self.default) | {"fate": "skipped", "reason": reason}
+            found.choices = [AdvisedChoice(**lacking), *found.choices]
         found.layers = layers(found)
         return found
 
-    def _price(self, taken: str, default: Point | None) -> Effect | None:
-        """What the default takes against the one to take; None where it is that, or was not timed."""
-        if default is None or default not in self._timed or taken == self._default.id:
-            return None
-        return evidence.between(self._all[taken], default, self._metric, self._results)
-
     def _fate(self, point: Point) -> str:
+        name = point["point"]
         if point["status"] != "ok":
             return point["status"]
-        if point["point"] in self._same:
-            return "same"
-        if point is self._leader:
-            return "best"
-        price = self._behind.get(point["point"])
+        if name in self.same or name == self.timed[0]:
+            return "same" if name in self.same else "best"
+        price = self.prices.get(name)
         if price is None or price.verdict == "not tested":
             return "undecided"
-        surely = price.verdict == "differs" and (price.low is None or price.low > self._effect / 2)
+        surely = price.verdict == "differs" and (price.low is None or price.low > self.effect / 2)
         return "slower" if surely else "best"
 
-    def _outcome(self, best: Sequence[str]) -> ShapeOutcome:
-        if len(best) == 1:
-            return "winner"
-        fates = {self._fate(self._all[name]) for name in best}
-        return "undecided" if "undecided" in fates else "tie"
-
-    def _departs(self, point: Point) -> int:
-        return choices.departures(self._target, self._default, _planned(self._target, point))
-
-    @property
-    def _ordered(self) -> list[Point]:
-        """The default first, then what departs from it least."""
-        return sorted(self._all.values(), key=self._departs)
-
-    def _lacking(self) -> Iterator[AdvisedChoice]:
-        """The default, where it is no point of the evidence."""
-        if self._default.id not in self._all:
-            yield AdvisedChoice(
-                point=self._default.id,
-                settings=choices.settings(self._target, self._default.params, self._also),
-                asked=self._target.asked(self._default.params),
-                departs=0,
-                fate="skipped",
-                reason="the default is not among what was recorded",
-            )
-
-    def _choice(self, point: Point) -> AdvisedChoice:
-        price = self._behind.get(point["point"])
+    def _choice(self, point: Point, fate: Any) -> AdvisedChoice:
+        name, plan = point["point"], point["measurement"].get("plan_us")
         check: Mapping[str, Any] = dict(point.get("check") or {})
-        plan = point["measurement"].get("plan_us")
-        fate: Any = self._fate(point)
+        known_check = {k: v for k, v in check.items() if k in Check.model_fields}
+        reason = point["reason"]
+        if name in self.same:
+            first, made = self.same[name]
+            reason = choices.folded(first, self.told[first]["settings"], made)
         return AdvisedChoice(
-            point=point["point"],
-            settings=choices.settings(self._target, point["params"], self._also),
-            asked=self._target.asked(point["params"]),
-            departs=self._departs(point),
+            **self.told[name],
             fate=fate,
-            reason=self._reason(point),
-            resolved=dict(next((m for f, m in self._same.values() if f == point["point"]), {})),
-            check=Check(**{k: v for k, v in check.items() if k in Check.model_fields})
-            if check
-            else None,
-            time_us=_time(point, self._metric),
-            behind=NONE if point is self._leader else _relative(price),
+            reason=reason,
+            resolved=dict(next((made for first, made in self.same.values() if first == name), {})),
+            check=Check(**known_check) if check else None,
+            time_us=self._time(point),
+            behind=NONE if name == self.timed[0] else _relative(self.prices.get(name)),
             plan_us=plan if isinstance(plan, float) else None,
         )
 
-    def _reason(self, point: Point) -> str | None:
-        if point["point"] not in self._same:
-            return point["reason"]
-        first, made = self._same[point["point"]]
-        own = choices.settings(self._target, self._all[first]["params"], self._also)
-        return choices.folded(first, own, made)
-
-    def _causes(self, taken: str, default: Point | None) -> list[str]:
-        """What the default's launches have, by counters and trace, that those of the advised choice have not; and those of
-        the slowest choice."""
-        found = []
-        for point in dict.fromkeys(
-            p["point"] for p in (default, self._timed[-1]) if p in self._timed
-        ):
-            price = evidence.between(
-                self._all[taken], self._all[point], self._metric, self._results
-            )
-            if point == taken or price is None or self._fate(self._all[point]) != "slower":
+    def _causes(self, taken: str, others: Sequence[str], fates: Mapping[str, str]) -> Iterator[str]:
+        """What the launches of others have, by counters and trace, that those of the advised choice have not."""
+        for name in dict.fromkeys(others):
+            price = self._between(taken, name)
+            if name == taken or price is None or fates[name] != "slower":
                 continue
-            if not {taken, point} <= self._counts.keys():
-                continue
-            half = ((price.high or 0.0) - (price.low or 0.0)) / 2 * price.base
-            sides = (self._counts[taken], self._counts[point])
-            found += causes(*sides, (price.base, price.other), half)
-        return found
+            if {taken, name} <= self.counts.keys():
+                half = ((price.high or 0.0) - (price.low or 0.0)) / 2 * price.base
+                sides = (self.counts[taken], self.counts[name])
+                yield from causes(*sides, (price.base, price.other), half)
 
 
 def _planned(target: Target, point: Point) -> Planned:

@@ -10,7 +10,6 @@ from ncuflow.experiments.record import (
     Advice,
     AdvisedChoice,
     AdvisedShape,
-    CandidateStanding,
     KernelTrial,
     ModuleTrial,
     PointTrial,
@@ -58,7 +57,7 @@ def trial_text(trial: Trial) -> str:
         lines += [
             "",
             aligned(HEAD, [row(point) for point in timed]).rstrip(),
-            f"{100 * (1 - trial.alpha):g} % sure of all points together; what matters is {100 * trial.effect:g} %",
+            _sure(trial.alpha, "all points together", trial.effect),
         ]
         lines += [told for point in timed for told in reasons(point)]
         if trial.no_counters:
@@ -219,10 +218,7 @@ REASONS = 4  # that a screen has of why choices were not timed
 
 def advice_text(advice: Advice) -> str:
     """The table of shapes, what it rests on, and what could not be timed."""
-    where = ", ".join(f"{name} {value}" for name, value in advice.versions.items() if value)
-    lines = [f"{advice.gpu or 'unknown GPU'}; {where}; {advice.date or 'undated'}"]
-    rows = [_row(shape) for shape in advice.shapes]
-    head = (
+    head = [
         "shape",
         "take",
         "the default takes",
@@ -230,8 +226,9 @@ def advice_text(advice: Advice) -> str:
         "choices",
         "plan() paid after",
         "slowest",
-    )
-    lines += ["", aligned(head, rows, left=2).rstrip(), "", sure(advice)]
+    ]
+    rows = [_row(shape) for shape in advice.shapes]
+    lines = [_where(advice), "", aligned(head, rows, left=2).rstrip(), "", sure(advice)]
     for shape in advice.shapes:
         lines += shape.cause
     lines += [ruled(rule) for rule in advice.rules]
@@ -305,9 +302,8 @@ def between(found: Relative) -> str:
 
 def sure(advice: Advice) -> str:
     """How sure the words of an advice are, and what matters."""
-    of = "of all shapes together" if advice.recording is None else "of each comparison"
-    sure_of = f"{100 * (1 - advice.alpha):g} % sure {of}"
-    return f"{sure_of}, by {advice.metric}; what matters is {100 * advice.effect:g} %"
+    of = "all shapes together" if advice.recording is None else "each comparison"
+    return _sure(advice.alpha, f"{of}, by {advice.metric}", advice.effect)
 
 
 def ruled(rule: RuleOfThumb) -> str:
@@ -336,77 +332,73 @@ def _failed(shapes: Sequence[AdvisedShape]) -> Iterator[str]:
         yield f"not here, for other reasons: {with_unit(rest, 'choices')} (--out has them)"
 
 
-SEARCH_HEAD = (
-    "shape",
-    "default",
-    "best",
-    "best against it, fresh inputs",
-    "found",
-    "the default costs",
-)
-MOST = 8  # candidates of a shape that the screen has
+MOST = 8  # variants of a shape that the text has
 WORDS = {"winner": "winner", "default": "default stands", "undecided": "undecided", "none": "none"}
 
 
 def search_text(search: Search) -> str:
-    """The knobs, a row of each shape, how its candidates fared, and what could not be timed."""
-    where = ", ".join(f"{name} {value}" for name, value in search.versions.items() if value)
-    lines = [f"{search.target}: {search.gpu or 'unknown GPU'}; {where}; {search.date}"]
-    lines += [_knob(knob) for knob in search.knobs]
-    lines += [f"{with_unit(len(search.candidates), 'candidates')} tried{_beyond(search)}", ""]
-    rows = [_search_row(shape) for shape in search.shapes]
-    lines += [aligned(SEARCH_HEAD, rows, left=1).rstrip(), "", _sure(search)]
+    """The tunables, a row of each shape, how its variants fared, and what could not be timed."""
+    left = search.beyond_budget
+    beyond = f", {with_unit(left, 'more')} beyond the budget" if left else ""
+    lines = [f"{search.target}: {_where(search)}", *map(_tunable, search.knobs)]
+    lines += [f"{with_unit(len(search.candidates), 'candidates')} tried{beyond}", ""]
+    head = [
+        "shape",
+        "default",
+        "best",
+        "best against it, fresh inputs",
+        "found",
+        "the default costs",
+    ]
+    rows = [
+        (
+            shape.shape,
+            micro(shape.default_us),
+            shape.candidate or MISSING,
+            between(shape.confirmed.change) if shape.confirmed else MISSING,
+            WORDS[shape.found],
+            between(shape.price) if shape.price else MISSING,
+        )
+        for shape in search.shapes
+    ]
+    lines += [aligned(head, rows, left=1).rstrip(), ""]
+    lines += [_sure(search.alpha, "all winners together", search.effect)]
     lines += [f"{shape.shape}: {shape.reason}" for shape in search.shapes if shape.reason]
     lines += [f"{one.name}: {one.reason}" for one in search.candidates if one.reason]
     for shape in search.shapes:
-        lines += _candidates(shape)
+        lines += _fared(shape)
     return "\n".join(lines) + "\n"
 
 
-def _knob(knob: SearchedKnob) -> str:
-    if knob.missing:
-        return f"  {knob.name}: not there in this FlashInfer: {knob.missing}"
-    values = ", ".join(map(str, knob.values))
-    where = f" ({', '.join(knob.places)})" if knob.places else ""
-    return f"  {knob.name}: {knob.default}, tried {values}{where}"
+def _where(record: Advice | Search) -> str:
+    versions = ", ".join(f"{name} {value}" for name, value in record.versions.items() if value)
+    return f"{record.gpu or 'unknown GPU'}; {versions}; {record.date or 'undated'}"
 
 
-def _beyond(search: Search) -> str:
-    left = search.beyond_budget
-    return f", {with_unit(left, 'more')} beyond the budget" if left else ""
+def _sure(alpha: float, of: str, effect: float) -> str:
+    """How sure the words of a record are, and what matters."""
+    return f"{100 * (1 - alpha):g} % sure of {of}; what matters is {100 * effect:g} %"
 
 
-def _search_row(shape: SearchedShape) -> tuple[str, ...]:
-    confirmed = shape.confirmed
-    return (
-        shape.shape,
-        micro(shape.default_us),
-        shape.candidate or MISSING,
-        between(confirmed.change) if confirmed else MISSING,
-        WORDS[shape.found],
-        between(shape.price) if shape.price else MISSING,
-    )
+def _tunable(one: SearchedKnob) -> str:
+    if one.missing:
+        return f"  {one.name}: not there in this FlashInfer: {one.missing}"
+    where = f" ({', '.join(one.places)})" if one.places else ""
+    return f"  {one.name}: {one.default}, tried {', '.join(map(str, one.values))}{where}"
 
 
-def _sure(search: Search) -> str:
-    return f"{100 * (1 - search.alpha):g} % sure of all winners together; what matters is {100 * search.effect:g} %"
-
-
-def _candidates(shape: SearchedShape) -> Iterator[str]:
-    """How the candidates of a shape fared, the fastest first."""
-    timed = [one for one in shape.candidates if one.against is not None]
-    rest = [one for one in shape.candidates if one.against is None]
-    if timed:
-        rows = [_standing(one) for one in timed[:MOST]]
+def _fared(shape: SearchedShape) -> Iterator[str]:
+    """How the variants of a shape fared, the fastest first."""
+    rows = [
+        (one.name, micro(one.time_us), between(one.against), str(one.rounds), one.fate)
+        for one in shape.candidates
+        if one.against is not None
+    ]
+    if rows:
         head = (shape.shape, "time", "against the default", "rounds", "")
-        yield from ["", aligned(head, rows).rstrip()]
-    if more := len(timed) - MOST:
-        yield from [f"and {with_unit(more, 'more candidates')} (--out has them)"] * (more > 0)
-    for one in rest:
-        if one.reason:
+        yield from ["", aligned(head, rows[:MOST]).rstrip()]
+    if len(rows) > MOST:
+        yield f"and {with_unit(len(rows) - MOST, 'more candidates')} (--out has them)"
+    for one in shape.candidates:
+        if one.against is None and one.reason:
             yield f"{one.name}: {one.fate}: {one.reason}"
-
-
-def _standing(one: CandidateStanding) -> tuple[str, ...]:
-    assert one.against is not None
-    return (one.name, micro(one.time_us), between(one.against), str(one.rounds), one.fate)

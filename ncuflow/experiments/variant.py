@@ -17,8 +17,8 @@ import re
 import shutil
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 from pathlib import Path, PurePath, PurePosixPath
 
@@ -40,15 +40,15 @@ _SAID = re.compile(r"(?:error|fatal): (.+)$")
 class Patch:
     """A change that was read, and not applied yet.
 
-    files: of the package that it adds, changes or removes, by their paths below it; elsewhere: what it has that is no
-    file of the package (tests, documentation), which is left out; strip: of a patch, leading folders of its paths (-p).
+    files: of the package that it adds, changes or removes, by their paths below it: what the change itself calls them;
+    elsewhere: what it has that is no file of the package (tests, documentation), which is left out; strip: of a patch, leading
+    folders of its paths (-p).
     """
 
     path: Path
-    files: tuple[PurePosixPath, ...]
+    files: Mapping[PurePosixPath, str]
     elsewhere: tuple[str, ...] = ()
     strip: int | None = None
-    named: tuple[str, ...] = ()  # by the change itself: `files`, in the same order
 
 
 def read(path: Path, package: Path) -> Patch:
@@ -59,11 +59,8 @@ def read(path: Path, package: Path) -> Patch:
     if path.is_dir():
         names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
         found = _change(path, package, [name for name in names if _is_source(name)])
-        same = [file for file in found.files if _as_installed(path, found, file, package)]
-        kept = [(f, n) for f, n in zip(found.files, found.named, strict=True) if f not in same]
-        found = Patch(
-            path, tuple(f for f, _ in kept), found.elsewhere, None, tuple(n for _, n in kept)
-        )
+        files = {f: n for f, n in found.files.items() if not _same(path / n, package / f)}
+        found = replace(found, files=files)
     else:
         found = _patch(path, package)
     if not found.files:
@@ -75,14 +72,14 @@ def read(path: Path, package: Path) -> Patch:
 def apply(change: Patch, package: Path) -> None:
     """Make the change in a copy of the package, a folder named flashinfer. Raises BadInput that names file and hunk."""
     if change.strip is None:
-        for name, file in zip(change.named, change.files, strict=True):
+        for file, name in change.files.items():
             target = package / file
             target.parent.mkdir(parents=True, exist_ok=True)
             target.unlink(missing_ok=True)
             shutil.copyfile(change.path / name, target)
         return
     by_folder: dict[str, list[str]] = {}
-    for name in change.named:
+    for name in change.files.values():
         by_folder.setdefault(_folder(PurePosixPath(name)), []).append(name)
     for folder, names in by_folder.items():
         # git holds the names that it may touch against those behind the folder.
@@ -130,9 +127,8 @@ def _patch(path: Path, package: Path) -> Patch:
 
 def _change(path: Path, package: Path, names: Iterable[str], strip: int | None = None) -> Patch:
     homes = [(name, home(PurePosixPath(name), package)) for name in names]
-    inside = [(name, file) for name, file in homes if file is not None]
     elsewhere = tuple(clean(name) for name, file in homes if file is None)
-    return Patch(path, tuple(f for _, f in inside), elsewhere, strip, tuple(n for n, _ in inside))
+    return Patch(path, {file: name for name, file in homes if file is not None}, elsewhere, strip)
 
 
 def _touched(path: Path, strip: int) -> list[str]:
@@ -171,13 +167,6 @@ def _literal(name: str) -> str:
 def _is_source(name: str) -> bool:
     """Whether a folder's file is none of a repository's own, or of Python's caches."""
     return not any(part.startswith(".") or part == "__pycache__" for part in name.split("/"))
-
-
-def _as_installed(path: Path, change: Patch, file: PurePosixPath, package: Path) -> bool:
-    """Whether a folder's file is the installed one."""
-    theirs = package / file
-    ours = path / change.named[change.files.index(file)]
-    return theirs.is_file() and ours.read_bytes() == theirs.read_bytes()
 
 
 PREBUILT = f"{DATA}/aot"  # of the package: FlashInfer loads <name>/<name>.so from here, and asks no compiler
@@ -271,17 +260,19 @@ def _link(source: Path, target: Path, at: PurePosixPath, touched: Set[PurePosixP
             (target / entry.name).symlink_to(entry.resolve(), target_is_directory=True)
         elif entry.is_dir():
             _link(entry, target / entry.name, here, touched)
-        elif here in touched or not hard_link(entry, target / entry.name):
+        elif here in touched:
             shutil.copy2(entry, target / entry.name)
+        else:
+            _linked(entry, target / entry.name)
 
 
-def hard_link(source: Path, target: Path) -> bool:
-    """Whether a hard link could be made: not across file systems, nor of another user's file."""
+def _linked(source: str | Path, target: str | Path) -> str | Path:
+    """A hard link, or a copy where none can be made: across file systems, or of another user's file."""
     try:
-        os.link(source.resolve(), target)
+        os.link(Path(source).resolve(), target)
     except OSError:
-        return False
-    return True
+        shutil.copy2(source, target)
+    return target
 
 
 def _files(package: Path) -> frozenset[PurePosixPath]:
@@ -317,7 +308,7 @@ def lay_version(name: str, installed: Path, folder: Path) -> Overlay:
         inner = source if (source / "__init__.py").is_file() else source / PACKAGE
         ignored = shutil.ignore_patterns("__pycache__")
         if (inner / "__init__.py").is_file():
-            shutil.copytree(inner, package, copy_function=_copied, ignore=ignored)
+            shutil.copytree(inner, package, copy_function=_linked, ignore=ignored)
     else:
         extract(source, package.parent)
     if not (package / "__init__.py").is_file():
@@ -375,12 +366,6 @@ def extract(wheel: Path, folder: Path) -> None:
         raise BadInput(wheel, "no such wheel or folder") from None
     except (OSError, zipfile.BadZipFile) as error:
         raise BadInput(wheel, clean(f"not a wheel: {error}")) from None
-
-
-def _copied(source: str, target: str) -> str:
-    if not hard_link(Path(source), Path(target)):
-        shutil.copy2(source, target)
-    return target
 
 
 def _differ(installed: Path, other: Path) -> Iterator[PurePosixPath]:

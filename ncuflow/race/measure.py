@@ -5,26 +5,25 @@ A variant that is wrong anywhere is timed nowhere.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass
 from statistics import fmean, median
+from typing import Any
 
 from ncuflow.race.record import CheckedCase, MeasuredPoint, Outcome, Relative, TrialTiming
-from ncuflow.race.sequential import LOOKS, Interval, Judged, look
-from ncuflow.race.sides import Answer, LostError, Side, SideError
+from ncuflow.race.sequential import LOOKS, Interval, look
+from ncuflow.race.sides import BaseError, LostError, Side, SideError, burst, of_base
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
 
 Tell = Callable[[str], None]
 
 
-class BaseError(RuntimeError):
-    """What is installed cannot be measured: nothing can be said of a change of it."""
-
-
 @dataclass
 class Sides:
-    """again: the base once more, in a process of its own, which says what the same code differs by."""
+    """again: the base once more, in a process of its own, which says what the same code differs by (the A/A control)."""
 
     base: Side
     change: Side
@@ -39,12 +38,15 @@ def cases(target: Target, point: Planned) -> list[Planned]:
     return [Planned(name, target.name, params) for name, params in found.items()]
 
 
+# --- is it right? -----------------------------------------------------------------------------
+
+
 def checked(
     sides: Sides, target: Target, points: Sequence[Planned], tell: Tell
 ) -> list[MeasuredPoint]:
     """Each point with its cases, outcome "unchecked" where all of them are right.
 
-    After a change that hung, or lost the GPU, the points that follow are not tried.
+    After a variant that hung, or lost the GPU, the points that follow are not tried.
     """
     found: list[MeasuredPoint] = []
     seen: dict[str, CheckedCase] = {}
@@ -68,40 +70,34 @@ def checked(
 
 
 def _case(sides: Sides, case: Planned) -> CheckedCase:
-    """How the change does at a case. Where it fails the base is asked as well: what it cannot do is not the change's."""
-    found = _ask(sides.change, case, sides.limit_s)
-    if found.status == "ok":
-        return _aside(sides, case) or found
-    if found.status not in ("wrong", "error"):
+    """How the variant does at a case: in the plain launch, then aside. Where it fails the base is asked as well: what that
+    cannot do (an API that takes no stream, what comes of infinities) is not the variant's."""
+    found = _check(sides.change, case, sides.limit_s)
+    if found.status not in ("ok", "wrong", "error"):
         return found
-    base = _ask(sides.base, case, sides.limit_s)
+    if found.status == "ok":
+        aside = _check_aside(sides.change, case, sides.limit_s)
+        if not aside or any(wrong.status == "lost" for wrong in aside.values()):
+            return next(iter(aside.values()), found)
+        theirs = _right(case, _check_aside(sides.base, case, sides.limit_s))
+        return next((wrong for how, wrong in aside.items() if how not in theirs), found)
+    base = _right(case, {"": _check(sides.base, case, sides.limit_s)})[""]
     if base.status == "ok":
         return found
-    if base.status == "lost":
-        raise BaseError(f"{case.id}: the base: {base.reason}")
-    return CheckedCase(
-        id=case.id,
-        status="skipped",
-        reason=f"the base is no better: {base.reason}",
-        check=base.check,
-    )
+    reason = f"the base is no better: {base.reason}"
+    return CheckedCase(id=case.id, status="skipped", reason=reason, check=base.check)
 
 
-def _aside(sides: Sides, case: Planned) -> CheckedCase | None:
-    """What of a case the change does wrong in another launch than the plain one; None where the base is no better there."""
-    wrong = _ask_aside(sides.change, case, sides.limit_s)
-    if not wrong or any(found.status == "lost" for found in wrong.values()):
-        return next(iter(wrong.values()), None)
-    # An API that takes no stream, and what comes of infinities there, is the base's.
-    base = _ask_aside(sides.base, case, sides.limit_s)
-    lost = next((found for found in base.values() if found.status == "lost"), None)
-    if lost is not None:
-        raise BaseError(f"{case.id}: the base: {lost.reason}")
-    return next((found for how, found in wrong.items() if how not in base), None)
+def _right(case: Planned, base: dict[str, CheckedCase]) -> dict[str, CheckedCase]:
+    """What the base said of a case. Raises BaseError where it was lost there."""
+    for found in base.values():
+        if found.status == "lost":
+            raise BaseError(f"{case.id}: the base: {found.reason}")
+    return base
 
 
-def _ask_aside(side: Side, case: Planned, limit_s: float) -> dict[str, CheckedCase]:
-    """By how it was launched; by "" where that failed."""
+def _check_aside(side: Side, case: Planned, limit_s: float) -> dict[str, CheckedCase]:
+    """What is wrong in another launch than the plain one, by how it was launched; by "" where that failed."""
     try:
         found = side.ask("aside", limit_s, point=case.as_dict())["wrong"]
     except SideError as error:
@@ -109,7 +105,7 @@ def _ask_aside(side: Side, case: Planned, limit_s: float) -> dict[str, CheckedCa
     return {how: CheckedCase.model_validate(wrong) for how, wrong in found.items()}
 
 
-def _ask(side: Side, case: Planned, limit_s: float) -> CheckedCase:
+def _check(side: Side, case: Planned, limit_s: float) -> CheckedCase:
     try:
         return CheckedCase.model_validate(side.ask("check", limit_s, point=case.as_dict()))
     except SideError as error:
@@ -117,8 +113,12 @@ def _ask(side: Side, case: Planned, limit_s: float) -> CheckedCase:
 
 
 def _failed(case: Planned, error: SideError) -> CheckedCase:
-    lost = isinstance(error, LostError)
-    return CheckedCase(id=case.id, status="lost" if lost else "error", reason=str(error))
+    return CheckedCase(id=case.id, status=failure(error), reason=str(error))
+
+
+def failure(error: SideError) -> Any:
+    """The outcome of what failed."""
+    return "lost" if isinstance(error, LostError) else "error"
 
 
 def _conclude(trial: MeasuredPoint) -> None:
@@ -132,117 +132,87 @@ def _conclude(trial: MeasuredPoint) -> None:
         trial.outcome, trial.reason = "skipped", trial.cases[0].reason
 
 
+# --- is it faster? ----------------------------------------------------------------------------
+
+
 def timed(
     sides: Sides,
     points: Sequence[Planned],
     trials: Sequence[MeasuredPoint],
     effect: float,
     tell: Tell,
-    tested: int = 0,
 ) -> None:
-    """Time the points that are right, and note what the change does to each, if all of them are.
-
-    tested: points of the whole run, among which the chance of a false word is divided; those of this call unless given.
-    """
-    ready = [p for p, trial in zip(points, trials, strict=True) if trial.outcome == "unchecked"]
+    """Time the points that are right, and note what the variant does to each, if all of them are."""
     if any(trial.outcome in ("wrong", "error", "lost") for trial in trials):
         for trial in trials:
             if trial.outcome == "unchecked":
                 trial.reason = trial.reason or "not timed: the change is wrong at another point"
         return
-    by_id = {trial.point: trial for trial in trials}
-    for number, point in enumerate(ready):
-        trial = by_id[point.id]
+    ready = [(p, t) for p, t in zip(points, trials, strict=True) if t.outcome == "unchecked"]
+    lost = None
+    for point, trial in ready:
+        if lost is not None:
+            trial.reason = f"the trial ended at {lost}"
+            continue
         try:
-            trial.outcome, trial.timing = _timed(sides, point, effect, tested or len(ready), tell)
+            trial.outcome, trial.timing = in_turns(sides, point, point, effect, len(ready), tell)
         except SideError as error:
-            trial.outcome = "lost" if isinstance(error, LostError) else "error"
-            trial.reason = f"{point.id}: {error}"
-            for other in ready[number + 1 :] if trial.outcome == "lost" else ():
-                by_id[other.id].reason = f"the trial ended at {point.id}"
-            if trial.outcome == "lost":
-                return
+            trial.outcome, trial.reason = failure(error), f"{point.id}: {error}"
+            lost = point.id if trial.outcome == "lost" else None
 
 
-@dataclass
-class _Rounds:
-    """What the rounds of a point gave: µs of each side, one value a round."""
-
-    base: list[float] = field(default_factory=list)
-    change: list[float] = field(default_factory=list)
-    again: list[float] = field(default_factory=list)
-    throttled: int = 0
-
-    def ratios(self, side: list[float]) -> list[float]:
-        return [time / base for time, base in zip(side, self.base, strict=True)]
-
-
-def _timed(
-    sides: Sides, point: Planned, effect: float, points: int, tell: Tell
+def in_turns(
+    sides: Sides, point: Planned, own: Planned, effect: float, points: int, tell: Tell, **words: Any
 ) -> tuple[Outcome, TrialTiming]:
+    """A point of the base and the variant's own in turns. points: of the run, among which the chance of a false word is
+    divided; words: of the request that opens them."""
     named = {"base": sides.base, "change": sides.change, "again": sides.again}
-    for name, side in named.items():
-        _of(name, side, sides.limit_s, "open", point=point.as_dict())
-    rounds, judged = _Rounds(), None
+
+    def ask(name: str, do: str, **words: Any) -> None:
+        with nullcontext() if name == "change" else of_base():
+            named[name].ask(do, sides.limit_s, **words)
+
+    for name in named:
+        ask(name, "open", point=(own if name == "change" else point).as_dict(), **words)
+    times: dict[str, list[float]] = defaultdict(list)
+    judged, throttled, rounds = None, 0, 0
     while judged is None or not judged.final:
-        _round(sides, rounds, len(rounds.base) % 2 == 1)
-        judged = (
-            look(rounds.ratios(rounds.change), rounds.ratios(rounds.again), effect, points)
-            or judged
+        throttled += _round(sides, named, times, rounds % 2 == 1)
+        rounds += 1
+        change, noise = (
+            [time / base for time, base in zip(times[name], times["base"], strict=True)]
+            for name in ("change", "again")
         )
-        if len(rounds.base) in LOOKS and judged is not None:
-            tell(f"{point.id}: {len(rounds.base)} rounds: {spelled(judged.change)}")
-    for name, side in named.items():
-        _of(name, side, sides.limit_s, "close")
-    return judged.verdict, _timing(rounds, judged)
-
-
-def _round(sides: Sides, rounds: _Rounds, turned: bool) -> None:
-    """One round, there and back; in every other one the base begins in the middle."""
-    there = ["base", "change", "again"]
-    there = there[::-1] if turned else there
-    found: dict[str, list[float]] = {name: [] for name in there}
-    for name in [*there, *there[::-1]]:
-        side = {"base": sides.base, "change": sides.change, "again": sides.again}[name]
-        answer = _of(name, side, sides.limit_s, "burst")
-        found[name].append(_positive(name, median(answer["times"])))
-        rounds.throttled += bool(answer["throttled"])
-    for name, times in found.items():
-        getattr(rounds, name).append(fmean(times))
-
-
-def _positive(name: str, time_us: float) -> float:
-    """A time. Raises SideError where a launch of the change took none, BaseError where one of the base did."""
-    if time_us > 0:
-        return time_us
-    if name == "change":
-        raise SideError(f"a launch took {time_us:g} µs: it cannot have run")
-    raise BaseError(f"the base: a launch took {time_us:g} µs")
-
-
-def _of(name: str, side: Side, limit_s: float, do: str, **words: object) -> Answer:
-    """A side's answer. Raises BaseError where it is not the change that fails."""
-    try:
-        return side.ask(do, limit_s, **words)
-    except SideError as error:
-        if name == "change":
-            raise
-        raise BaseError(f"the base: {error}") from None
-
-
-def _timing(rounds: _Rounds, judged: Judged) -> TrialTiming:
-    return TrialTiming(
-        base_us=median(rounds.base),
-        change_us=median(rounds.change),
-        change=_relative(judged.change),
-        noise=_relative(judged.noise),
-        rounds=len(rounds.base),
-        throttled=rounds.throttled,
+        judged = look(change, noise, effect, points) or judged
+        if rounds in LOOKS and judged is not None:
+            tell(f"{point.id}: {rounds} rounds: {spelled(judged.change)}")
+    for name in named:
+        ask(name, "close")
+    return judged.verdict, TrialTiming(
+        base_us=median(times["base"]),
+        change_us=median(times["change"]),
+        change=judged.change.relative,
+        noise=judged.noise.relative,
+        rounds=rounds,
+        throttled=throttled,
     )
 
 
-def _relative(found: Interval) -> Relative:
-    return Relative(estimate=found.estimate, low=found.low, high=found.high)
+def _round(
+    sides: Sides, named: dict[str, Side], times: dict[str, list[float]], turned: bool
+) -> int:
+    """One round, there and back; in every other one the base begins in the middle. How many bursts were throttled."""
+    there = [*named][::-1] if turned else [*named]
+    found: dict[str, list[float]] = defaultdict(list)
+    throttled = 0
+    for name in [*there, *there[::-1]]:
+        with nullcontext() if name == "change" else of_base():
+            time_us, late = burst(named[name], sides.limit_s)
+        found[name].append(time_us)
+        throttled += late
+    for name, both in found.items():
+        times[name].append(fmean(both))
+    return throttled
 
 
 def spelled(found: Interval | Relative) -> str:

@@ -12,13 +12,14 @@ rounds of the next rung, so noise sends nobody home.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log
 from statistics import fmean, median
 from typing import Literal
 
 from ncuflow.race.sequential import ALPHA, LOOKS, Interval, Verdict, interval, judge
+from ncuflow.race.sides import SideError
 
 EFFECT = 0.02  # of 1: a smaller difference does not matter
 AA = "#again"  # behind the name of the default's twin
@@ -80,6 +81,11 @@ class Race:
         """Choices that are not surely slower than another."""
         return [n for n in self.names if n not in self.left and n not in self.failed]
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is left to be told."""
+        return not self.contenders
+
     def order(self) -> list[str]:
         """The running choices in the order of the next round: there, and back in the next, each time from another place."""
         running = self.running
@@ -99,7 +105,11 @@ class Race:
     @property
     def leader(self) -> str:
         """The fastest of the contenders, over the rounds that all of them had."""
-        return min(self.contenders, key=lambda name: fmean(map(log, self.times[name])))
+        return min(self.contenders, key=self.mean)
+
+    def mean(self, name: str) -> float:
+        """Of the logarithms of its times."""
+        return fmean(map(log, self.times[name]))
 
     def against(self, name: str, base: str) -> Interval:
         """A choice's time against another's, over the rounds that both were in."""
@@ -171,9 +181,7 @@ class Race:
 def advised(race: Race, departures: Mapping[str, int]) -> str:
     """Of the contenders the one to take: the default where it is among them, else the one that departs from it least, and of
     those the fastest."""
-    return min(
-        race.contenders, key=lambda name: (departures[name], fmean(map(log, race.times[name])))
-    )
+    return min(race.contenders, key=lambda name: (departures[name], race.mean(name)))
 
 
 RUNGS = (6, 12, 24, 48)  # rounds after which half leaves: no more than the race looks at
@@ -188,10 +196,11 @@ class Halving(Race):
     def candidates(self) -> list[str]:
         """Those that are left, without the default, the fastest first."""
         left = [name for name in self.contenders if name != self.default]
-        return sorted(left, key=self._mean) if self.rounds else left
+        return sorted(left, key=self.mean) if self.rounds else left
 
-    def _mean(self, name: str) -> float:
-        return fmean(map(log, self.times[name]))
+    @property
+    def empty(self) -> bool:
+        return not self.candidates
 
     def look(self, last: bool = False) -> bool:
         """Whether the halving is over: one candidate is left, those that are do not differ by the effect, or the rungs end."""
@@ -224,5 +233,32 @@ class Halving(Race):
         ]
         near = sorted(same, key=lambda name: departures[name])
         others = [name for name in self.candidates if name not in same]
-        gone = sorted((name for name in self.left if name != self.default), key=self._mean)
+        gone = sorted((name for name in self.left if name != self.default), key=self.mean)
         return [*near, *others, *(name for name in gone if name not in self.failed)]
+
+
+def run(
+    race: Race,
+    burst: Callable[[str], float],
+    late: Callable[[], bool],
+    failed: Callable[[str, SideError], None],
+    after: Callable[[set[str], bool], None],
+) -> None:
+    """Rounds until the race is over, or it is late, which is asked for from the first look on. A round in which a variant fails
+    does not count. burst: µs of a variant; failed: is told who failed; after: who left with a round, and whether that was the
+    last."""
+    over = race.empty
+    while not over:
+        known, found = set(race.running), {}
+        for name in race.order():
+            try:
+                found[name] = burst(name)
+            except SideError as error:
+                race.fail(name)
+                failed(name, error)
+                break
+        else:
+            race.add(found)
+            over = race.look(last=race.rounds >= LOOKS[0] and late())
+        after(known - set(race.running), over)
+        over = over or race.empty

@@ -16,6 +16,8 @@ from typing import Literal
 
 from scipy import stats
 
+from ncuflow.race.record import Relative
+
 ALPHA = 0.05  # of a run: the chance that it calls a change slower or faster that is neither
 LOOKS = (6, 9, 13, 19, 28, 40)  # rounds after which is looked
 FINE = 0.1  # of a large effect, that its interval may be wide to either side
@@ -29,6 +31,11 @@ class Interval:
     estimate: float
     low: float
     high: float
+
+    @property
+    def relative(self) -> Relative:
+        """As records have it."""
+        return Relative(estimate=self.estimate, low=self.low, high=self.high)
 
     @property
     def half(self) -> float:

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol
 
 from ncuflow.io import scratch
 from ncuflow.process import die_with_parent, python_environment
 from ncuflow.run.builds import shown
-from ncuflow.sweep.points import Planned
 from ncuflow.target.source import offline
 
 Answer = dict[str, Any]
@@ -39,11 +39,33 @@ class LostError(SideError):
     """A side is of no use any more: it hung, ended, or broke its CUDA context."""
 
 
+class BaseError(RuntimeError):
+    """What is installed cannot be measured: nothing can be said of a variant of it."""
+
+
+@contextmanager
+def of_base() -> Iterator[None]:
+    """What fails in the block is the base. Raises BaseError."""
+    try:
+        yield
+    except SideError as error:
+        raise BaseError(f"the base: {error}") from None
+
+
 class Side(Protocol):
-    """What a trial asks of a side."""
+    """What a race asks of a side."""
 
     def ask(self, do: str, limit_s: float, **words: Any) -> Answer:
         """The answer to a request. Raises SideError or LostError with why there is none."""
+
+
+def burst(side: Side, limit_s: float, **words: Any) -> tuple[float, bool]:
+    """(µs of a launch, whether the clocks were held down): of the median of a burst. Raises SideError where it took none."""
+    answer = side.ask("burst", limit_s, **words)
+    time_us = float(median(answer["times"]))
+    if time_us <= 0:
+        raise SideError(f"a launch took {time_us:g} µs: it cannot have run")
+    return time_us, bool(answer["throttled"])
 
 
 class Process:
@@ -131,10 +153,10 @@ class Process:
 
 
 def program(
-    target: str, package: Path | None = None, environ: Mapping[str, str] | None = None
+    target: str | None, package: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> tuple[list[str], dict[str, str]]:
     """The command of a side, and the whole of its environment; of ``environ`` what comes beside the minimal one."""
-    command = [sys.executable, "-m", "ncuflow", "worker", target]
+    command = [sys.executable, "-m", "ncuflow", "worker", *filter(None, [target])]
     env = python_environment() | offline() | dict(environ or {})
     if package is not None:
         command.append(f"--package={package}")
@@ -145,7 +167,7 @@ def program(
 
 @contextmanager
 def started(
-    target: str,
+    target: str | None,
     package: Path | None = None,
     environ: Mapping[str, str] | None = None,
     inherited: Sequence[int] = (),
@@ -190,10 +212,8 @@ class Session:
         """As a side's; after a LostError the next request starts another process."""
         if self._side is None:
             self._side = self.start()
-            try:
-                self._side.ask(
-                    "gpu", START_S
-                )  # what loads libraries is no part of what was asked for
+            try:  # what loads libraries is no part of what was asked for
+                self._side.ask("gpu", START_S)
             except SideError as error:
                 raise GaveUpError(str(error)) from None
         try:
@@ -217,16 +237,3 @@ class SharedSide:
             if asked not in self._known:
                 self._known[asked] = self._side.ask(do, limit_s, **words)
             return self._known[asked]
-
-
-class PinnedSide:
-    """A side that is asked at one point, with inputs of a seed, whatever point the question names."""
-
-    def __init__(self, side: Side, point: Planned, seed: int) -> None:
-        self._side, self._point = side, point
-        self._seeds: dict[str, Any] = {"open": {"seed": seed}, "check": {"seeds": [seed]}}
-
-    def ask(self, do: str, limit_s: float, **words: Any) -> Answer:
-        if "point" in words:
-            words |= {"point": self._point.as_dict()} | self._seeds.get(do, {})
-        return self._side.ask(do, limit_s, **words)
