@@ -59,7 +59,6 @@ from ncuflow.sweep import workloads
 from ncuflow.sweep.plan import objects
 from ncuflow.sweep.points import Planned, points, read_points, unable
 from ncuflow.target.contract import Target, known, load
-from ncuflow.target.source import offline
 
 ANSWER = Advice | audit.Audit | audit.StoreComparison | Search
 PYTHON, STORE = "python", "flashinfer-store"

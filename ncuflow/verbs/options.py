@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from cyclopts import Parameter
 from pydantic import BaseModel
 
 from ncuflow import answer
-from ncuflow.io import emit
+from ncuflow.io import UsageError, emit
 from ncuflow.sweep.plan import objects
 
 
@@ -73,9 +74,12 @@ class Printed:
             emit(text if isinstance(text, str) else text(), out)
 
 
-def blocks_of(_: Any, tokens: Any) -> list[dict[str, Any]]:
-    """Blocks of parameters, as JSON. Raises ValueError for what is no list of objects."""
-    return objects(tokens[0].value)
+def blocks_of(text: str | None) -> list[dict[str, Any]] | None:
+    """Blocks of parameters, as JSON; None where there are none. Raises UsageError for what is no list of objects."""
+    try:
+        return None if text is None else objects(text)
+    except ArgumentTypeError as error:
+        raise UsageError(f"--blocks: {error}") from None
 
 
 AS_TEXT = Printed()

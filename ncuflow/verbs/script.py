@@ -10,10 +10,6 @@ target and one block of parameters, what is left out having the target's default
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from cyclopts import Parameter
-
 from ncuflow.export.script import NAME, planned, script
 from ncuflow.io import emit
 from ncuflow.verbs.options import OutFile, blocks_of
@@ -23,7 +19,7 @@ def command(
     point: str,
     /,
     *,
-    blocks: Annotated[list[dict[str, Any]] | None, Parameter(converter=blocks_of)] = None,
+    blocks: str | None = None,
     out: OutFile = None,
 ) -> None:
     """A point as a file of Python.
@@ -33,5 +29,5 @@ def command(
         blocks: parameters of the target's point, as JSON
         out: default: standard output
     """
-    target, one = planned(point, blocks)
+    target, one = planned(point, blocks_of(blocks))
     emit(script(target, one, out.name if out else NAME), out)
