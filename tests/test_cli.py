@@ -81,7 +81,7 @@ def test_the_list_of_commands_imports_none_of_them(capsys: pytest.CaptureFixture
     assert listed("--help-all", capsys) == [*USER, *RULES]
     code = "import sys; from ncuflow.cli import dispatch; dispatch(['--help']); "
     code += "sys.exit(str(sorted(m for m in sys.modules if m.startswith('ncuflow.'))))"
-    assert run_python(code)[1] == "['ncuflow.cli', 'ncuflow.io']\n"
+    assert run_python(code)[1] == "['ncuflow.cli', 'ncuflow.io', 'ncuflow.locks']\n"
 
 
 def test_no_name_of_a_command_stands_for_two() -> None:
