@@ -135,6 +135,7 @@ def test_no_script_but_the_page_s_own_may_run_and_nothing_is_requested(text):
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert policy.startswith("default-src 'none';")
     assert "unsafe" not in policy.replace("style-src 'unsafe-inline'", "")
+    assert "*" not in policy
     assert len(re.findall("'sha256-", policy)) == 3
     assert not re.findall(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"(?!data:,)", text)
 

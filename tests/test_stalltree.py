@@ -103,6 +103,7 @@ def test_samples_are_used_where_there_are_enough_and_ratios_elsewhere():
 def test_an_error_of_sampling_shrinks_with_samples_and_never_vanishes():
     assert waits.sampling_error(0.3, 100) > 2 * waits.sampling_error(0.3, 1000)
     assert waits.sampling_error(0.0, 100) > 0
+    assert waits.sampling_error(0.5, 10_000) == pytest.approx(2 * 0.005, rel=1e-3)
     assert waits.sampling_error(0.3, 0) is None
 
 
