@@ -123,3 +123,8 @@ def test_a_choice_that_fails_is_out_of_the_race() -> None:
     race.fail("a")
     assert race.running == [f"a{AA}", "b"] or race.running == ["b", f"a{AA}"]
     assert race.contenders == ["b"] and race.noise() == race.effect / 2
+
+
+def test_a_choice_alone_has_a_time_as_well() -> None:
+    race = raced(np.random.default_rng(1), {"only": 100.0})
+    assert race.rounds == 2 and race.time_us("only") == pytest.approx(100, rel=0.05)

@@ -129,7 +129,7 @@ class Race:
         if not self.contenders:
             return True
         if not last and self.rounds not in LOOKS:
-            return len(self.contenders) == 1 and not self._open()
+            return self.rounds > 1 and len(self.contenders) == 1 and not self._open()
         if self.rounds < 2:
             return last
         noise, leader = self.noise(), self.leader
