@@ -22,8 +22,8 @@ from typing import Any
 from ncuflow.io import BadInput, clean, opened, shown
 from ncuflow.model import Row
 from ncuflow.parsers import breakdown, container, demangled, lines, reader
+from ncuflow.parsers.chips import ANY, chip_of, unknown
 from ncuflow.parsers.registry import (
-    ANY,
     METRICS,
     Ceiling,
     Counter,
@@ -32,9 +32,7 @@ from ncuflow.parsers.registry import (
     NotANumber,
     Sources,
     base_unit,
-    chip_of,
     expected_unit,
-    unknown,
 )
 from ncuflow.parsers.stalls import stalls_of
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ncuflow.io import read_yaml
 from ncuflow.model import Row
-from ncuflow.parsers.registry import ANY
+from ncuflow.parsers.chips import ANY
 
 RATIO = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 SAMPLES = "smsp__pcsamp_warps_issue_stalled_{}"

@@ -34,7 +34,8 @@ from ncuflow.io import clean, read_as, read_json, write_text
 from ncuflow.model import TABLES
 from ncuflow.parsers import timing
 from ncuflow.parsers.breakdown import UNITS
-from ncuflow.parsers.registry import ANY, CHIPS, GROUPS, METRICS, Metric, Sources, counters
+from ncuflow.parsers.chips import ANY, CHIPS
+from ncuflow.parsers.registry import GROUPS, METRICS, Metric, Sources, counters
 from ncuflow.parsers.schema import row, schema
 from ncuflow.parsers.stalls import STALL_REASONS, StallReason
 from ncuflow.race import record as race_record

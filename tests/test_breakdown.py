@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ncuflow.parsers import breakdown, ncu
-from ncuflow.parsers.registry import CHIPS
+from ncuflow.parsers.chips import CHIPS
 from scripts import nvperf
 
 RECORDED = sorted((Path(__file__).parents[1] / "recordings").rglob("sweep.ncu-rep.xz"))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput, opened
-from ncuflow.parsers import ncu, ncu_text, reader, registry
+from ncuflow.parsers import chips, ncu, ncu_text, reader, registry
 from ncuflow.parsers.registry import METRICS, counters
 from ncuflow.parsers.schema import build
 
@@ -127,7 +127,7 @@ def test_the_raw_page_that_the_gui_exports_is_read_like_ncus_own(tmp_path, head,
     assert [kernel["registers"] for kernel in report.kernels] == [40, 16]
     assert [m["value"] for m in report.metrics if m["key"] == "sm_throughput_pct"] == [37.5, 3.5]
     assert [kernel["problems"] for kernel in report.kernels] == [None, None]
-    assert (report.problems, report.devices) == ([registry.unknown(None)], ["NVIDIA A40"])
+    assert (report.problems, report.devices) == ([chips.unknown(None)], ["NVIDIA A40"])
     dispatch(["show", str(tmp_path / "x.csv")])
     assert capsys.readouterr().out.startswith("x.csv: NVIDIA A40, 2 kernels\n")
 
@@ -147,7 +147,7 @@ def test_without_units_a_percentage_is_known_and_a_time_is_not(tmp_path):
     found = {m["key"]: m["value"] for m in report.metrics}
     assert (found["sm_throughput_pct"], found["registers"]) == (37.5, 40)
     assert kernel["duration_ns"] is None and kernel["registers"] == 40
-    assert report.problems == [ncu_text.NO_UNITS, registry.unknown(None)]
+    assert report.problems == [ncu_text.NO_UNITS, chips.unknown(None)]
 
 
 @pytest.mark.parametrize("page", [details, raw])

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
 from ncuflow.parsers import container, lines, ncu
-from ncuflow.parsers.registry import CHIPS, METRICS, PEAK, chip_of
+from ncuflow.parsers.chips import CHIPS, chip_of
+from ncuflow.parsers.registry import METRICS, PEAK
 from ncuflow.parsers.schema import build
 from ncuflow.parsers.stalls import OTHER, RATIO, SAMPLES, STALL_REASONS, stalls_of
 

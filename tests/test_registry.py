@@ -15,19 +15,16 @@ from hypothesis import strategies as st
 from ncuflow.cli import dispatch
 from ncuflow.format import quantity
 from ncuflow.parsers.breakdown import UNITS
+from ncuflow.parsers.chips import ANY, CHIPS, chip_of, unknown
 from ncuflow.parsers.registry import (
-    ANY,
-    CHIPS,
     METRICS,
     NOT_COUNTED,
     Ceiling,
     NotANumber,
     base_unit,
-    chip_of,
     counters,
     scale,
     source,
-    unknown,
 )
 from ncuflow.parsers.stalls import RATIO, STALL_REASONS, unnamed
 from scripts import docs, nvperf

@@ -21,7 +21,8 @@ from ncuflow.findings import profiled
 from ncuflow.model import Kernel
 from ncuflow.pages.html.trial import rendered
 from ncuflow.parsers import ncu
-from ncuflow.parsers.registry import CHIPS, METRICS, counters
+from ncuflow.parsers.chips import CHIPS
+from ncuflow.parsers.registry import METRICS, counters
 from ncuflow.race.record import Relative, TrialTiming
 from ncuflow.run.ncu import registry_keys
 from ncuflow.sweep.points import Planned

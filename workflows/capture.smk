@@ -43,14 +43,14 @@ rule preflight:
 
 
 if LIVE:
-    from ncuflow.parsers import registry
+    from ncuflow.parsers import chips, registry
 
     # What a profiler reads of the preflight, which comes first. As an input it would have all captured again with it.
     PREFLIGHT = of_run(f"{CAPTURES}/environment.json")
 
     # A sweep asks for these counters, so another list captures again; another label or meaning in the catalogues does not.
     REGISTRY = ["ncuflow.parsers.registry"]
-    COUNTERS = [registry.counters(chip) for chip in registry.CHIPS]
+    COUNTERS = [registry.counters(chip) for chip in chips.CHIPS]
 
     rule source_index:
         input:

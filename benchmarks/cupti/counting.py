@@ -26,9 +26,9 @@ from benchmarks.cupti import ranges  # noqa: E402
 from ncuflow.evidence.provenance import origin  # noqa: E402
 from ncuflow.experiments.why import FIRST  # noqa: E402
 from ncuflow.io import read_json, scratch, write_json  # noqa: E402
+from ncuflow.parsers.chips import chip_of  # noqa: E402
 from ncuflow.parsers.registry import (  # noqa: E402
     METRICS,
-    chip_of,
     counters,
 )
 from ncuflow.run import visits as runner  # noqa: E402

@@ -23,7 +23,7 @@ from ncuflow.model import (
     StoredOrigin,
 )
 from ncuflow.origin import now
-from ncuflow.parsers.registry import unknown
+from ncuflow.parsers.chips import unknown
 from ncuflow.process import CaptureError
 
 TIERS = {

@@ -22,7 +22,8 @@ from ncuflow.evidence.reportscrub import scrub_report
 from ncuflow.gpu.nvml import DriverQuery, VisibleGpu
 from ncuflow.io import UsageError
 from ncuflow.parsers import reader
-from ncuflow.parsers.registry import METRICS, chip_of, counters
+from ncuflow.parsers.chips import chip_of
+from ncuflow.parsers.registry import METRICS, counters
 from ncuflow.process import CaptureError, ProcessExit, output_of, python_environment
 from ncuflow.run.machine import tool
 from ncuflow.run.profiler import LOST, UNFIT, Batch, add_arguments, capture, parse_version

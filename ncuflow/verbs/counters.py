@@ -10,7 +10,8 @@ from typing import Annotated, ClassVar, Literal
 from cyclopts import Parameter
 
 from ncuflow import answer
-from ncuflow.parsers.registry import CHIPS, counters
+from ncuflow.parsers.chips import CHIPS
+from ncuflow.parsers.registry import counters
 from ncuflow.verbs.options import AS_TEXT, Printed, one_of
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from ncuflow.io import read_json, read_yaml, resource
 from ncuflow.pages import Context
-from ncuflow.parsers.registry import CHIPS, counters
+from ncuflow.parsers.chips import CHIPS
+from ncuflow.parsers.registry import counters
 from ncuflow.target.contract import known, ordered
 
 PURPOSE: dict[str, str] = read_yaml(resource("templates/guide/variables.yaml"))
