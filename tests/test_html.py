@@ -200,3 +200,9 @@ def broken(outputs: Path, folder: Path, strict: bool = True) -> ShownSide:
 def test_a_folder_without_results_is_one_line(tmp_path):
     with pytest.raises(BadInput, match="no results"):
         html.report([ShownSide(tmp_path, tmp_path)], [])
+
+
+def test_a_name_in_the_head_of_a_page_is_text() -> None:
+    name = "</title><script>a&b</script>"
+    text = html.assembled("view", name, name, name, [])
+    assert name not in text and text.count("&lt;/title&gt;&lt;script&gt;a&amp;b") == 3

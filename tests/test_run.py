@@ -9,7 +9,7 @@ from conftest import some
 from fake_device import Device, as_written, fake_target, made, ran
 
 from ncuflow.run import prepare, timing
-from ncuflow.run.prepare import Record, Run
+from ncuflow.run.prepare import Record, Run, _worst
 from ncuflow.run.visits import run_points, shuffled
 from ncuflow.target.launch import NotHereError
 
@@ -286,3 +286,9 @@ def test_several_faults_and_none() -> None:
     assert prepare.planted_faults({}) == []
     found = prepare.planted_faults({prepare.VARIABLE: "wrong:a/*;delay:b:20"})
     assert found == [prepare.Fault("wrong", "a/*"), prepare.Fault("delay", "b", 20.0)]
+
+
+@pytest.mark.parametrize("strange", [float("nan"), float("inf")])
+def test_an_error_that_is_no_number_anywhere_has_no_largest(strange: float) -> None:
+    assert _worst([0.5, 0.25]) == 0.5
+    assert _worst([0.5, strange, 0.25]) is None and _worst([]) is None

@@ -253,3 +253,10 @@ def test_a_long_difference_is_cut_and_says_how_much_is_left(package: Path, tmp_p
 def test_neither_file_nor_folder(package: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no such file or folder"):
         variant.read(tmp_path / "none", package)
+
+
+@pytest.mark.parametrize(
+    "name", ["../x.py", "flashinfer/../../x.py", "include/../../x.cuh", "/x.py"]
+)
+def test_a_path_that_leads_out_of_the_package_has_no_place_in_it(package: Path, name: str) -> None:
+    assert variant.home(PurePosixPath(name), package) is None
