@@ -13,7 +13,8 @@ import pytest
 from ncuflow.evidence.manifest import checksums, sealed
 from ncuflow.flow import evidence, settings
 from ncuflow.flow.settings import Settings
-from ncuflow.io import read_yaml
+from ncuflow.io import read_yaml, write_json
+from ncuflow.run import loss
 
 ROOT = Path(__file__).parents[1]
 NAMES = ["rmsnorm", "rope"]
@@ -279,3 +280,19 @@ def test_names_that_runs_and_people_give_are_fine(tmp_path: Path) -> None:
         (tmp_path / "merge_state" / batch / "points.json").write_text("[]")
     found = evidence.recorded(manifest(tmp_path, "h200_0.6.18-again", targets))
     assert (found.recording, found.targets) == ("h200_0.6.18-again", targets)
+
+
+def test_a_run_is_told_of_the_failed_captures_of_its_own_targets(tmp_path: Path) -> None:
+    for target, tool, name in (
+        ("decode", "ncu", "sweep"),
+        ("rope", "ncu", "sweep"),
+        ("rope", "nsys", "trace"),
+    ):
+        place = tmp_path / target / "b1" / f"{name}.loss.json"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_json(place, {"tool": tool, "target": target, "reason": "it broke"})
+    assert loss.told(tmp_path, ["decode"]) == ["lost: ncu of decode: it broke"]
+    assert loss.told(tmp_path, ["decode", "rope"]) == [
+        "lost: ncu of decode, rope: it broke",
+        "lost: nsys of rope: it broke",
+    ]
