@@ -243,7 +243,9 @@ def _overview(words: Sequence[str]) -> int:
     )
     parser.add_argument("--help-all", action="store_true", help="and what the rules call")
     if words and words[0] not in ("-h", "--help", "--help-all"):
-        parser.error(f"no command {words[0]!r}; ncuflow --help lists them")
+        tell(f"no command {words[0]!r}", 2)
+        print("`ncuflow --help` lists them", file=sys.stderr)
+        raise SystemExit(2)
     parser.print_help()
     return 0 if words else 2
 

@@ -94,7 +94,8 @@ def test_an_unknown_command_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit) as ended:
         dispatch(["shwo", "x.ncu-rep"])
     assert ended.value.code == 2
-    assert "no command 'shwo'" in capsys.readouterr().err
+    said = "error: no command 'shwo'\n`ncuflow --help` lists them\n"
+    assert capsys.readouterr().err == said
 
 
 def test_commands_are_the_only_way_in() -> None:
