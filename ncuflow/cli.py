@@ -50,7 +50,7 @@ GROUPS = {
             "which backend, settings and tunables are fastest, shape by shape",
         ),
         "bisect": (
-            "ncuflow.bisection.verb",
+            "ncuflow.experiments.bisect_verb",
             "between which two versions a point changed, and why",
         ),
         "script": ("ncuflow.verbs.script", "a point as a Python file, for your own ncu and nsys"),

@@ -24,10 +24,9 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from ncuflow import answer
-from ncuflow.bisection import record as bisection_record
 from ncuflow.cli import USER, ended
 from ncuflow.evidence import location
-from ncuflow.experiments import record, text
+from ncuflow.experiments import bisection, record, text
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.format import micro, number, pct
 from ncuflow.io import clean, read_as, read_json, write_text
@@ -236,7 +235,7 @@ def gains() -> str:
 
 def bisections() -> str:
     """What bisections that are kept found."""
-    return _screens("bisect", bisection_record.Bisection, bisection_record.report)
+    return _screens("bisect", bisection.Bisection, bisection.report)
 
 
 def searches() -> str:

@@ -123,7 +123,7 @@ FLOORS = (
         Room(
             "experiments",
             "an experiment",
-            "a change tried beside its base, the choices of a shape advised, tunables searched; a tuner's choices audited",
+            "a change tried, a shape advised, tunables searched, versions bisected; a tuner's choices audited",
             "formats of tools",
         ),
         Room(
@@ -146,12 +146,6 @@ FLOORS = (
         ),
     ),
     (
-        Room(
-            "bisection",
-            "a bisection",
-            "versions, recorded or made in folders of their own → the two between which a point changed",
-            "formats of tools",
-        ),
         Room(
             "pages.markdown",
             "a page",

@@ -13,11 +13,11 @@ import fake_gpus
 import pytest
 from conftest import ROOT, some
 
-from ncuflow.bisection import search, versions
-from ncuflow.bisection.record import Bisection, BisectStep, Neighbours
-from ncuflow.bisection.versions import CannotError, Recordings, Source, Versions, laid
 from ncuflow.cli import dispatch
+from ncuflow.experiments import bisection, versions
+from ncuflow.experiments.bisection import Bisection, BisectStep, Neighbours
 from ncuflow.experiments.variant import Overlay
+from ncuflow.experiments.versions import CannotError, Recordings, Source, Versions, laid
 from ncuflow.gpu import turns
 from ncuflow.io import BadInput, CommandError, UsageError
 from ncuflow.race.record import Relative
@@ -28,7 +28,7 @@ from ncuflow.target.contract import load
 NAMES = [f"v{n}" for n in range(10)]
 
 
-def times(found: Mapping[str, float | None], half: float = 0.01) -> search.Hold:
+def times(found: Mapping[str, float | None], half: float = 0.01) -> bisection.Hold:
     """Versions of these times, None for one that cannot run; every interval is so wide to either side."""
 
     def hold(base: str, head: str) -> BisectStep:
@@ -57,7 +57,7 @@ def searched(
 ) -> tuple[Neighbours, list[BisectStep]]:
     """(the one change that is found, the steps)."""
     steps: list[BisectStep] = []
-    changes = search.bisect(names or NAMES, times(found, half), steps.append)
+    changes = bisection.bisect(names or NAMES, times(found, half), steps.append)
     assert changes is not None
     (change,) = changes
     return change, steps
@@ -101,15 +101,15 @@ def test_the_change_is_that_of_the_version_after_it_not_of_the_last_one() -> Non
 
 def test_without_a_change_between_the_ends_there_is_nothing_to_find() -> None:
     steps: list[BisectStep] = []
-    assert search.bisect(NAMES, times(stepping(4, v9=100.0)), steps.append) == []
-    assert search.bisect(NAMES, times(stepping(4, v9=None)), steps.append) is None
+    assert bisection.bisect(NAMES, times(stepping(4, v9=100.0)), steps.append) == []
+    assert bisection.bisect(NAMES, times(stepping(4, v9=None)), steps.append) is None
     assert steps[-1].reason == "does not compile"
 
 
 def test_a_walk_finds_every_change_and_passes_over_what_cannot_run() -> None:
     found = stepping(3) | dict.fromkeys(NAMES[7:], 100.0) | {"v5": None, "v7": None}
     steps: list[BisectStep] = []
-    changes = search.walk(NAMES, times(found), steps.append)
+    changes = bisection.walk(NAMES, times(found), steps.append)
     assert [(one.before, one.after, one.between) for one in changes] == [
         ("v2", "v3", []),
         ("v6", "v8", ["v7"]),
@@ -129,16 +129,16 @@ def test_a_journal_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
 
     question = {"point": "x"}
     with pytest.raises(KeyboardInterrupt):
-        search.bisect(NAMES, search.journaled(hold, path, question), asked.count)
+        bisection.bisect(NAMES, bisection.journaled(hold, path, question), asked.count)
     with path.open("a") as file:
         file.write('{"base": "v0", "he')  # what was being written
     before = asked.copy()
-    found = search.bisect(NAMES, search.journaled(held, path, question), asked.count)
+    found = bisection.bisect(NAMES, bisection.journaled(held, path, question), asked.count)
     assert found is not None and found[0].after == "v6"
     kept = [json.loads(line)["head"] for line in path.read_text().splitlines()[1:]]
     assert kept[: len(before)] == before and len(kept) == len(set(kept))
     with pytest.raises(BadInput, match="another bisection"):
-        search.journaled(hold, path, {"point": "y"})
+        bisection.journaled(hold, path, {"point": "y"})
 
 
 # --- recordings ---------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def test_versions_are_timed_in_turns_and_what_cannot_run_is_passed_over(held: An
     times = dict.fromkeys("abcd", 100.0) | dict.fromkeys("efgh", 130.0) | broken
     with held(**times) as sides:
         steps: list[BisectStep] = []
-        (found,) = search.bisect(list(times), sides.hold, steps.append) or []
+        (found,) = bisection.bisect(list(times), sides.hold, steps.append) or []
         sides.explain(found)
     assert (found.before, found.after, found.between) == ("d", "g", ["e", "f"])
     assert found.change is not None and found.change.estimate == pytest.approx(0.3)
@@ -346,6 +346,6 @@ def test_what_cannot_be_had_or_compiled_says_why(held: Any) -> None:
 
 
 def test_the_versions_between_two_are_in_the_direction_from_the_good_one() -> None:
-    assert search.between(NAMES, "v2", "v5") == ["v2", "v3", "v4", "v5"]
-    assert search.between(NAMES, "v5", "v3") == ["v5", "v4", "v3"]
-    assert search.between(NAMES, None, None) == NAMES
+    assert bisection.between(NAMES, "v2", "v5") == ["v2", "v3", "v4", "v5"]
+    assert bisection.between(NAMES, "v5", "v3") == ["v5", "v4", "v3"]
+    assert bisection.between(NAMES, None, None) == NAMES

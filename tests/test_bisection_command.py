@@ -16,7 +16,7 @@ import fake_gpus
 import pytest
 from conftest import ROOT, copy_project
 
-from ncuflow.bisection.record import Bisection
+from ncuflow.experiments.bisection import Bisection
 from ncuflow.io import SCRATCH
 
 FAKE = Path(__file__).parent / "fake_flashinfer"

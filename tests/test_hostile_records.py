@@ -19,11 +19,11 @@ from conftest import ROOT, some
 from results_data import entry, kernel, results
 from trial_data import as_is, trial
 
-from ncuflow.bisection import search
-from ncuflow.bisection.record import BisectStep
 from ncuflow.cli import dispatch
 from ncuflow.compare import records
 from ncuflow.compare.records import Comparison, Named, PointChange, Statistics, Thresholds
+from ncuflow.experiments import bisection
+from ncuflow.experiments.bisection import BisectStep
 from ncuflow.findings.statistics import SLOWER, Floor
 from ncuflow.io import CommandError, dump_json
 from ncuflow.target.contract import load
@@ -223,9 +223,9 @@ def test_a_hostile_step_of_a_journal_is_one_line(tmp_path: Path) -> None:
         for text in VALUES:
             path.write_text(f"{json.dumps(question)}\n{put(a_step(), place, text)}\n")
             try:
-                search.journaled(unmeasured, path, question)
+                bisection.journaled(unmeasured, path, question)
             except CommandError as error:
                 assert "\n" not in str(error)
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(CommandError, match="not a journal"):
-        search.journaled(unmeasured, path, question)
+        bisection.journaled(unmeasured, path, question)

@@ -79,6 +79,18 @@ class Cause:
     parts: list[ChangeTerm] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)
 
+    @property
+    def line(self) -> str:
+        """What differs, its share of the change, both sides, and the evidence."""
+        share = f" ({100 * self.share_of_delta:.0f} % of it)" if self.share_of_delta else ""
+        sides = " → ".join(_spelled(side) for side in (self.base, self.head) if side is not None)
+        return ", ".join(filter(None, [f"{self.what}{share}", sides, self.evidence]))
+
+
+def _spelled(side: Value) -> str:
+    """A side of a cause: a number, a text, or names of kernels."""
+    return ", ".join(side) if isinstance(side, list) else str(side)
+
 
 @dataclass(frozen=True)
 class MetricChange(Estimate):

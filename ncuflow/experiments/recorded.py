@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.compare import attribution, verdict
-from ncuflow.compare.records import Cause
 from ncuflow.compare.verdict import Side
 from ncuflow.experiments import choices, heuristics
 from ncuflow.experiments.advise import layers
@@ -144,7 +143,7 @@ def causes(
     worth = [c for c in found if c.delta_us is not None and c.delta_us >= least]
     if not worth:
         return [f"{ratio}; under ncu, which runs each kernel alone, its kernels take no longer"]
-    return [f"{ratio}: {_cause(cause)}" for cause in worth[:CAUSES]]
+    return [f"{ratio}: {cause.line}" for cause in worth[:CAUSES]]
 
 
 def _limit(choice: CountedChoice, flops: float | None) -> str:
@@ -169,12 +168,6 @@ def _amounts(taken: CountedChoice, other: CountedChoice) -> str:
             amounts = f" ({si(more, unit)}, not {si(own, unit)})"
             found.append(words.format(times) + amounts)
     return f"It {', '.join(found)}" if found else ""
-
-
-def _cause(cause: Cause) -> str:
-    of_it = f" ({100 * cause.share_of_delta:.0f} % of it)" if cause.share_of_delta else ""
-    sides = " → ".join(str(value) for value in (cause.base, cause.head) if value is not None)
-    return ", ".join(filter(None, [f"{cause.what}{of_it}", sides, cause.evidence]))
 
 
 NONE = Relative(estimate=0.0, low=0.0, high=0.0)

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ncuflow.bisection.record import BisectStep, Neighbours, Over
 from ncuflow.compare import verdict
 from ncuflow.compare.records import MetricChange, Thresholds
 from ncuflow.compare.verdict import HOST, METRICS, Side
 from ncuflow.evidence import location, manifest
 from ncuflow.experiments import variant
+from ncuflow.experiments.bisection import BisectStep, Neighbours, Over
 from ncuflow.experiments.build import BUILD_S, START_S, own, roots_of, unbuilt
 from ncuflow.experiments.variant import PACKAGE, Overlay
 from ncuflow.findings import locate, stored
@@ -253,22 +253,11 @@ class Recordings:
         """Add the change, its causes, and the files that differ for sure."""
         found.change = self.hold(found.before, found.after).change
         row = self._changes[found.before, found.after]
-        found.causes = [_said(cause) for cause in row.causes[:CAUSES]]
+        found.causes = [cause.line for cause in row.causes[:CAUSES]]
         sides = [_places(self._folders[name], self._target) for name in (found.before, found.after)]
         # Files in which what a source index knows lies elsewhere differ, whatever others do.
         names = dict.fromkeys([*sides[0], *sides[1]])
         found.files = [name for name in names if sides[0].get(name) != sides[1].get(name)]
-
-
-def _said(cause: Any) -> str:
-    share = f" ({100 * cause.share_of_delta:.0f} % of it)" if cause.share_of_delta else ""
-    sides = " → ".join(_spelt(value) for value in (cause.base, cause.head) if value is not None)
-    return ", ".join(part for part in (f"{cause.what}{share}", sides, cause.evidence) if part)
-
-
-def _spelt(value: Any) -> str:
-    """A side of a cause: a number, a text, or names of kernels."""
-    return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def _by_version(patterns: Sequence[str], point: str) -> dict[str, Path]:

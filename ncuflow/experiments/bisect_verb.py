@@ -16,17 +16,16 @@ exit  0 found    1 nothing could be run    2 bad input    3 it did not change   
 from __future__ import annotations
 
 import argparse
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 from ncuflow import answer
-from ncuflow.bisection import search, versions
-from ncuflow.bisection.record import Bisection, BisectStep, Over, report
-from ncuflow.bisection.versions import Recordings, Source, Versions
-from ncuflow.experiments.arguments import LIMIT_S, effect
+from ncuflow.experiments import bisection, versions
+from ncuflow.experiments.arguments import LIMIT_S, effect, tell
+from ncuflow.experiments.bisection import Bisection, BisectStep, Over, report
+from ncuflow.experiments.versions import Recordings, Source, Versions
 from ncuflow.gpu import nvml, turns
-from ncuflow.io import UsageError, clean, emit, file_to_write, not_over, scratch, write_json
+from ncuflow.io import UsageError, emit, file_to_write, not_over, scratch, write_json
 from ncuflow.origin import now
 from ncuflow.sweep.points import Planned, read_points
 from ncuflow.target.contract import Target, load
@@ -88,7 +87,7 @@ def _timed(args: argparse.Namespace, stack: ExitStack) -> Bisection:
     nvml.visible()
     held = stack.enter_context(turns.gpu_lock())
     folder = args.cache or stack.enter_context(scratch())
-    sides = Versions(source, target, point, args.effect, args.patience, _tell, held, folder)
+    sides = Versions(source, target, point, args.effect, args.patience, tell, held, folder)
     return _searched(args, source.over, sides)
 
 
@@ -123,11 +122,11 @@ def _point(args: argparse.Namespace) -> tuple[Target, Planned]:
 def _searched(args: argparse.Namespace, over: Over, sides: Recordings | Versions) -> Bisection:
     """Halve from the good one to the bad one, or walk through all."""
     try:
-        chosen = search.between(sides.versions, args.good, args.bad)
+        chosen = bisection.between(sides.versions, args.good, args.bad)
     except ValueError as error:
         raise UsageError(str(error)) from None
     about = {"point": args.point, "metric": args.metric, "gpu": sides.gpu, "over": over, "versions": chosen}  # fmt: skip
-    hold = search.journaled(sides.hold, args.journal, about)
+    hold = bisection.journaled(sides.hold, args.journal, about)
     date = None if over == "recordings" else now()
     found = Bisection(
         **about, date=date, good=args.good, bad=args.bad, outcome="no change", found=[], steps=[]
@@ -135,9 +134,9 @@ def _searched(args: argparse.Namespace, over: Over, sides: Recordings | Versions
 
     def note(step: BisectStep) -> None:
         found.steps.append(step)
-        _tell(f"{step.head}: {step.said}")
+        tell(f"{step.head}: {step.said}")
 
-    changes = (search.bisect if args.good else search.walk)(chosen, hold, note)
+    changes = (bisection.bisect if args.good else bisection.walk)(chosen, hold, note)
     if changes is None:
         found.outcome = "untold"
     for one in changes or ():
@@ -145,7 +144,3 @@ def _searched(args: argparse.Namespace, over: Over, sides: Recordings | Versions
         found.found.append(one)
         found.outcome = "found"
     return found
-
-
-def _tell(line: str) -> None:
-    print(clean(line), file=sys.stderr, flush=True)

@@ -1,1 +1,0 @@
-"""Bisection: between which two versions a point became slower or faster."""
