@@ -14,7 +14,8 @@ TABLE = re.compile(r"(?m)^\| floor \|.*\n(?:\|.*\n)+")
 
 
 class Room(NamedTuple):
-    """A folder of the package, or modules at its top; `noun`, what it is about; `never`, what it leaves to others."""
+    """Folders of the package, or modules at its top, with one noun; `noun`, what they are about; `never`, what they leave to
+    others."""
 
     names: str
     noun: str
@@ -23,11 +24,11 @@ class Room(NamedTuple):
     beside: str = ""  # what belongs to it outside of the package
 
 
-# From the ground up. Rooms of a floor do not know each other.
+# From the ground up. Rooms of a floor do not know each other; of a room's folders and modules one knows those named before it.
 FLOORS = (
     (
         Room(
-            "io locks process private origin record model format parquet expression answer toolkit",
+            "locks io private process toolkit origin record model parquet format expression answer",
             "a file, a child process, a record",
             "atomic writes, locks, one-line errors, a minimal environment, installed versions, CUDA tools, expressions, records",
             "the rooms",
@@ -48,10 +49,12 @@ FLOORS = (
             "kernels",
         ),
         Room(
-            "target",
-            "the kit that targets are made of",
-            "the contract, launches and their rules, inputs, references, pages of KV, cases of a workload",
-            "a run",
+            "target targets",
+            "a kernel",
+            "all that is particular to one kernel, in one file; the kit that these files are made of: the contract, "
+            "launches and their rules, inputs, references, pages of KV, cases of a workload",
+            "profilers, a run",
+            "`targets/`, `templates/guide/<target>/`",
         ),
     ),
     (
@@ -67,23 +70,14 @@ FLOORS = (
             "its Python API and CUDA headers: symbols, kernels, lines",
             "measurements",
         ),
-        Room(
-            "sweep", "a sweep", "points from settings, test lists, traces, dumps", "kernels' facts"
-        ),
-        Room(
-            "targets",
-            "a kernel",
-            "all that is particular to one kernel, in one file",
-            "profilers, files",
-            "`targets/`, `templates/guide/<target>/`",
-        ),
     ),
     (
         Room(
-            "run",
-            "a run",
-            "points built, checked, timed, traced and profiled; what this machine can do (the preflight)",
-            "verdicts",
+            "sweep run",
+            "a sweep",
+            "its points, from settings, test lists, traces and dumps; the run that builds, checks, times, traces and "
+            "profiles them; what this machine can do (the preflight)",
+            "kernels' facts, verdicts",
         ),
         Room(
             "findings",
@@ -113,10 +107,10 @@ FLOORS = (
             "formats of tools",
         ),
         Room(
-            "explain",
-            "an explanation",
-            "one launch or point → what limits it, where it waits, what it could gain, what to try",
-            "verdicts of its own",
+            "static",
+            "static evidence",
+            "compiled kernels, occupancy → results of a GPU that was not there",
+            "times measured",
         ),
     ),
     (
@@ -127,31 +121,11 @@ FLOORS = (
             "formats of tools",
         ),
         Room(
-            "pages.context",
-            "what pages say",
-            "findings of a run → lines, a section per kernel target, opportunities",
-            "Markdown, HTML",
-        ),
-        Room(
-            "static",
-            "static evidence",
-            "compiled kernels, occupancy → results of a GPU that was not there",
-            "times",
-        ),
-        Room(
-            "view",
-            "a view",
-            "reports and traces of any program → what one page shows of them",
-            "measurements of targets, prose",
-        ),
-    ),
-    (
-        Room(
-            "pages.markdown",
-            "a page",
-            "findings and comparisons → Markdown and figures",
-            "numbers typed by hand, verdicts",
-            "`templates/`",
+            "explain view",
+            "an explanation",
+            "one launch or point → what limits it, where it waits, what it could gain, what to try; that of every "
+            "launch in reports and traces of any program",
+            "verdicts of its own",
         ),
         Room(
             "step",
@@ -162,34 +136,24 @@ FLOORS = (
     ),
     (
         Room(
-            "pages.html",
-            "one HTML file",
-            "the evidence of a run, or of a comparison",
-            "verdicts",
-            "`templates/html/`",
-        ),
-        Room(
-            "export",
-            "what another tool takes",
-            "checks for CI, Bencher, GitHub, JUnit, Perfetto; a point as a script",
-            "verdicts of its own",
+            "pages.context pages.markdown pages.html export",
+            "a page",
+            "findings, comparisons, claims → Markdown, figures, one HTML file; what another tool takes (checks for CI, "
+            "Bencher, GitHub, JUnit, Perfetto; a point as a script)",
+            "numbers typed by hand, verdicts",
+            "`templates/`",
         ),
     ),
     (
         Room(
-            "cli api verbs",
+            "cli api verbs served",
             "a verb",
-            "a typed function for each, their table, how a command ends; the same for a notebook",
+            "a typed function for each, their table, how a command ends; the same for a notebook, and for a program "
+            "over the Model Context Protocol",
             "logic",
         ),
     ),
     (
-        Room(
-            "served",
-            "a question of a program",
-            "one folder, and what other rooms say of it, over the Model Context Protocol",
-            "verdicts",
-        ),
         Room(
             "flow __main__",
             "a run of the pipeline",

@@ -16,16 +16,16 @@ from ncuflow.cli import COMMANDS
 PACKAGE = Path(__file__).parents[1] / "ncuflow"
 
 
-def place(module: str) -> tuple[int, str]:
-    """(floor, room) of a module, its name being below ncuflow: the folder it lies in, or itself at the top."""
-    room = module.rpartition(".")[0] or module
+def place(module: str) -> tuple[int, str, int]:
+    """(floor, room, rank in it) of a module by its name below ncuflow: a room lists its folders and the modules at the top."""
+    name = module.rpartition(".")[0] or module
     found = [
-        (number, own.names)
+        (number, own.names, own.names.split().index(name))
         for number, rooms in enumerate(FLOORS)
         for own in rooms
-        if room in own.names.split()
+        if name in own.names.split()
     ]
-    assert len(found) == 1, f"{module}: {room} is no room, or in two places"
+    assert len(found) == 1, f"{module}: {name} is no room, or in two places"
     return found[0]
 
 
@@ -60,9 +60,17 @@ def test_the_whole_package_is_looked_at():
 
 @pytest.mark.parametrize("module", sorted(modules()))
 def test_a_room_knows_those_below_it_and_none_above(module):
-    floor, room = place(module)
-    places = {other: place(other) for other in imports(module)}
-    assert [other for other, (below, of) in places.items() if below >= floor and of != room] == []
+    floor, room, rank = place(module)
+
+    def known(other: str) -> bool:
+        below, of, before = place(other)
+        return before <= rank if of == room else below < floor
+
+    assert [other for other in imports(module) if not known(other)] == []
+
+
+def test_the_house_is_one_that_a_stranger_keeps_in_mind():
+    assert len(FLOORS) <= 9 and sum(map(len, FLOORS)) <= 18
 
 
 # A string that has a target's name in it outside of the targets, and why.
