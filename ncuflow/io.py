@@ -28,6 +28,7 @@ from ncuflow import locks
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
 
@@ -389,10 +390,22 @@ def conforming(
 
 
 def fault(error: ValidationError) -> str:
-    """The first thing that is wrong with a record, behind the place where it is: "points.0.id: Field required"."""
-    first = error.errors()[0]
+    """The first thing that is wrong with a record, behind the place where it is: "points[0].id: Field required"."""
+    first, place = first_fault(error)
     said = first.get("ctx", {}).get("error") or first["msg"]
-    return f"{'.'.join(map(str, first['loc']))}: {said}".removeprefix(": ")
+    if first["type"] == "extra_forbidden":
+        said = "no such key"
+    if first["type"] == "string_pattern_mismatch":
+        said = f"{first['input'][:100]!r}: {said}"
+    return f"{place}: {str(said)[:300]}".removeprefix(": ")
+
+
+def first_fault(error: ValidationError) -> tuple[ErrorDetails, str]:
+    """The first thing that is wrong with a record, a key that is none before all others, and the place where it is."""
+    faults = error.errors(include_url=False)
+    first = min(faults, key=lambda one: one["type"] != "extra_forbidden")
+    place = "".join(f"[{at}]" if isinstance(at, int) else f".{at}" for at in first["loc"])
+    return first, place.removeprefix(".")
 
 
 def read_yaml(path: str | os.PathLike[str]) -> Any:

@@ -108,7 +108,7 @@ def changed(**values):
         (changed(timing={"cold": {**T, "q25": 3.5}}), "not in order"),
         (changed(timing={"hot": {**T, "n": 3}}), "n is 3, but there are 2 samples"),
         (changed(timing={"hot": {**T, "n": 1}}), "n is 1, but there are 2 samples"),
-        (changed(timing={"hot": {**T, "samples": [-2.5, 8.5]}}), "timing.hot.samples.0: "),
+        (changed(timing={"hot": {**T, "samples": [-2.5, 8.5]}}), "timing.hot.samples[0]: "),
         (changed(timing={"hot": {**T, "median": None}}), "timing.hot.median: "),
         (changed(work={"flops": 1.5}), "work.flops: "),
         (changed(work={"flops": 1 << 63}), "work.flops: "),

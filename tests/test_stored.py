@@ -93,7 +93,7 @@ def test_a_parameter_of_another_kind_is_one_line(tmp_path: Path, value: object) 
     with pytest.raises(BadInput) as found:
         stored.results(written(tmp_path / "results", strange))
     what = f"decode/B1: parameter 'batch' cannot be {value!r}"
-    said = what if value != [1] else "not the results of a target (points.0.params.batch"
+    said = what if value != [1] else "not the results of a target (points[0].params.batch"
     assert f"decode_results.json: {said}" in str(found.value)
 
     (tmp_path / "environment.json").write_text(json.dumps({"provenance": GOOD["provenance"]}))

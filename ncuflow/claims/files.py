@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from ncuflow.expression import names, placeholders
-from ncuflow.io import BadInput
+from ncuflow.io import BadInput, fault
 from ncuflow.record import Strict
 from ncuflow.target import contract as target
 
@@ -274,7 +274,7 @@ def load_file(path: Path) -> list[Claim]:
     try:
         found = _File.model_validate(content(path))
     except ValidationError as error:
-        raise BadInput(path, _first(error)) from None
+        raise BadInput(path, fault(error)) from None
     return [_claim(path, merged) for claim in found.claims for merged in _cases(claim, found)]
 
 
@@ -316,18 +316,6 @@ def _claim(path: Path, merged: Mapping[str, Any]) -> Claim:
     try:
         return Claim.model_validate({"path": path, **merged})
     except ValidationError as error:
-        place = _first(error)
-        at_key = error.errors()[0]["loc"] != ()
-        prefix = f"claim {merged['id']!r}"
-        raise BadInput(path, f"{prefix}, {place}" if at_key else f"{prefix}: {place}") from None
-
-
-def _first(error: ValidationError) -> str:
-    """``published.value: not a number``: the first fault, with its key."""
-    fault = error.errors(include_url=False)[0]
-    place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in fault["loc"])
-    what = "no such key" if fault["type"] == "extra_forbidden" else fault["msg"]
-    if fault["type"] == "string_pattern_mismatch":
-        what = f"{fault['input'][:100]!r}: {what}"
-    what = what.removeprefix("Value error, ")[:300]
-    return f"{place.lstrip('.')}: {what}" if place else what
+        of_whole = error.errors()[0]["loc"] == ()
+        prefix = f"claim {merged['id']!r}{':' if of_whole else ','}"
+        raise BadInput(path, f"{prefix} {fault(error)}") from None

@@ -21,6 +21,8 @@ from pydantic import (
     model_validator,
 )
 
+from ncuflow.io import fault, first_fault
+
 LONGEST = 100  # characters of a value that a message quotes: it may be a whole sweep
 WORDS = {"true": True, "True": True, "false": False, "False": False}
 
@@ -179,24 +181,21 @@ def of(config: Mapping[str, Any]) -> Settings:
 
 def _fault(error: ValidationError) -> str:
     """What is wrong and where; a key that is none comes first, with those that are there."""
-    faults = error.errors(include_url=False)
-    fault = min(faults, key=lambda one: one["type"] != "extra_forbidden")
-    at = fault["loc"]
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in at)
-    place = place.removeprefix(".")
-    match fault["type"]:
+    found, place = first_fault(error)
+    at = found["loc"]
+    match found["type"]:
         case "extra_forbidden":
             return f"{place}: there is no setting {at[-1]!r}; there are: {_known(at[:-1])}"
         case "model_type":
-            given = quoted(fault["input"])
+            given = quoted(found["input"])
             return f"{place}: {given} is no group of settings; there are: {_known(at)}"
         case "missing":
             return f"{place}: missing"
         case "value_error":
-            return f"{place}: {fault['ctx']['error']}".removeprefix(": ")
+            return fault(error)
         case _:
-            said = re.sub("^(Input|Value|List|String) | after validation, not 0$", "", fault["msg"])
-            return f"{place}: {quoted(fault['input'])} {said}"
+            said = re.sub("^(Input|Value|List|String) | after validation, not 0$", "", found["msg"])
+            return f"{place}: {quoted(found['input'])} {said}"
 
 
 def _known(names: Sequence[int | str]) -> str:
