@@ -213,7 +213,7 @@ TARGET = Target(
         "dtype": tuple(ITEMSIZE),
         "cores": ("cuda", "tensor"),
         "backend": _NAMES,  # on tensor cores: FlashInfer's choice, or where FlashInfer has another
-        "lengths": LENGTHS,  # even; lognormal, zipf: as many tokens, unevenly; 1x32768_31x512: a list
+        "lengths": LENGTHS,  # even; lognormal, lognormal_narrow, zipf: as many tokens, unevenly; 1x32768_31x512: a list
         "launch": ("eager", "graph"),  # graph: replay of a CUDA graph
         "split": ("auto", "off"),  # of the KV cache over blocks: plan() chooses
         "pdl": ("auto", "off"),  # programmatic dependent launch: where the GPU has it

@@ -136,7 +136,7 @@ TARGET = Target(
     parameters={
         "batch": 32,
         "kv_len": 2048,  # KV tokens of each sequence
-        "lengths": LENGTHS,  # even; lognormal, zipf: as many tokens, unevenly; 1x32768_31x512: a list
+        "lengths": LENGTHS,  # even; lognormal, lognormal_narrow, zipf: as many tokens, unevenly; 1x32768_31x512: a list
         "heads": HEADS,  # query heads: all, 16 of one of its eight tensor-parallel ranks
         "page_size": 64,
         "dtype": "bf16",

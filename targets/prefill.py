@@ -18,7 +18,7 @@ from ncuflow.target.inputs import (
     page_table,
     torch_dtype,
 )
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, Written, capability
 from ncuflow.target.rules import Host, LaunchConfig, Rules
 from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
 from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine, Workload
@@ -38,7 +38,7 @@ FP8_TOLERANCE = 6e-2
 
 
 def point_id(p: Params) -> str:
-    """E.g. paged_S4096_B1_H32_K32_D128_f16_fa2_c; a page size other than 16 is shown."""
+    """E.g. paged_S4096_B1_H32_K32_D128_f16_fa2_c; a page size other than 16 and cached tokens are shown."""
     page = f"_P{p['page_size']}" if p["layout"] == "paged" and p["page_size"] != 16 else ""
     mask = "c" if p["causal"] else "f"
     knobs = {"auto": "", "off": "_nosplit"}.get(p["split"], f"_split{p['split']}")
@@ -46,8 +46,9 @@ def point_id(p: Params) -> str:
     kv, cap, window = attention.marks(p)
     knobs += f"{cap}{kv}{window}"
     backend = p["backend"].replace("-", "_")
+    cached = f"_C{p['cached']}" if p["cached"] else ""
     return (
-        f"{p['layout']}_S{attention.length_label(p, 'seq_len')}_B{p['batch']}_H{p['qo_heads']}_K{p['kv_heads']}"
+        f"{p['layout']}_S{attention.length_label(p, 'seq_len')}{cached}_B{p['batch']}_H{p['qo_heads']}_K{p['kv_heads']}"
         f"_D{p['head_dim']}{page}_{p['dtype']}_{backend}_{mask}{knobs}"
     )
 
@@ -64,8 +65,8 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return "split and qk are settings of fa2"
     if p["qk"] == "f16" and p["dtype"] != "f16":
         return "the fp16 reduction of q·k needs fp16 inputs"
-    if p["window"] and not p["causal"]:
-        return "a window is measured under a causal mask"
+    if p["window"] and (p["cached"] or not p["causal"]):
+        return "a window is measured under a causal mask, without cached tokens"
     if p["kv"] == NVFP4 and p["layout"] == "ragged":
         return "a KV cache of NVFP4 is measured in pages"
     return _no_fp8(p, gpu) or attention.no_nvfp4(p) or attention.length_refusal(p)
@@ -83,22 +84,29 @@ def _no_fp8(p: Params, gpu: GpuFacts) -> str | None:
 def work(p: Params) -> Work:
     """FLOPs and bytes, as FlashInfer's testing/utils.py counts them.
 
-    FLOPs: 2*S*S*H*(D+D) of each sequence, or S*(2*S-S)*H*(D+D) if causal; of a window, the pairs in it.
-    Bytes: q, k, v and o once.
+    FLOPs: of each sequence of S queries and T keys 2*S*T*H*(D+D), or S*(2*T-S)*H*(D+D) if causal; of a window, the pairs
+    in it. Bytes: q, k, v and o once.
     """
     found, h, d = lengths(p, "seq_len"), p["qo_heads"], p["head_dim"]
-    scores = sum(s * s for s in found) * (1 if p["causal"] else 2)
+    keys = kv_lengths(p)
+    scores = sum(s * (2 * t - (s if p["causal"] else 0)) for s, t in zip(found, keys, strict=True))
     if p["window"]:
         scores = sum(2 * _pairs(s, p["window"] + 1) for s in found)
     query, out = _itemsizes(p)
     return Work(
         flops=scores * h * 2 * d,
         bytes=round(
-            sum(found) * d * (h * (query + out) + 2 * p["kv_heads"] * attention.kv_bytes(p))
+            sum(found) * d * h * (query + out)
+            + sum(keys) * d * 2 * p["kv_heads"] * attention.kv_bytes(p)
         ),
         convention="FlashInfer attention_flops: causal counts half; q, k, v, o once"
         + attention.counted(p, "pairs"),
     )
+
+
+def kv_lengths(p: Params) -> list[int]:
+    """Tokens that each sequence has keys and values of: its own, behind those that are cached."""
+    return [length + p["cached"] if length else 0 for length in lengths(p, "seq_len")]
 
 
 def _itemsizes(p: Params) -> tuple[int, int]:
@@ -171,11 +179,10 @@ def _scales(p: Params, q: Tensor) -> tuple[Tensor, ...]:
     return tuple(torch.ones(n, dtype=torch.float32, device=q.device) for n in heads)
 
 
-def _indptr(p: Params, device: Any) -> Tensor:
+def _indptr(found: list[int], device: Any) -> Tensor:
     import torch
 
-    starts = [0, *accumulate(lengths(p, "seq_len"))]
-    return torch.tensor(starts, dtype=torch.int32, device=device)
+    return torch.tensor([0, *accumulate(found)], dtype=torch.int32, device=device)
 
 
 # (wrapper, plan, run, keys and values of a sequence, extreme inputs)
@@ -186,13 +193,13 @@ def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> Made:
     """Over a shuffled page table."""
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
-    table = page_table(inputs, p["batch"], lengths(p, "seq_len"), p["page_size"])
+    table = page_table(inputs, p["batch"], kv_lengths(p), p["page_size"])
     shape = (len(table.indices), p["page_size"], p["kv_heads"], p["head_dim"])
     k, v = (attention.cache(p, inputs, *shape) for _ in range(2))
     wrapper = BatchPrefillWithPagedKVCacheWrapper(
         attention.workspace(q), "NHD", **asked(p)["wrapper"]
     )
-    indptr = _indptr(p, q.device)
+    indptr = _indptr(lengths(p, "seq_len"), q.device)
 
     def plan() -> None:
         wrapper.plan(indptr, *table.planned, *attention.sizes(p), **_settings(p, q))
@@ -211,18 +218,18 @@ def _ragged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> Made:
     """Over contiguous keys and values; no inputs of these are extreme."""
     from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
 
-    shape = (q.shape[0], p["kv_heads"], p["head_dim"])
+    shape = (sum(kv_lengths(p)), p["kv_heads"], p["head_dim"])
     k, v = (inputs.normal(*shape, dtype=attention.kv_dtype(p)) for _ in range(2))
     wrapper = BatchPrefillWithRaggedKVCacheWrapper(
         attention.workspace(q), "NHD", **asked(p)["wrapper"]
     )
-    indptr = _indptr(p, q.device)
+    indptr, kv_indptr = (_indptr(f, q.device) for f in (lengths(p, "seq_len"), kv_lengths(p)))
 
     def plan() -> None:
-        wrapper.plan(indptr, indptr, *attention.sizes(p)[:3], **_settings(p, q))
+        wrapper.plan(indptr, kv_indptr, *attention.sizes(p)[:3], **_settings(p, q))
 
     def keys_values(sequence: int) -> tuple[Tensor, Tensor]:
-        tokens = slice(*indptr[sequence : sequence + 2].tolist())
+        tokens = slice(*kv_indptr[sequence : sequence + 2].tolist())
         return k[tokens], v[tokens]
 
     scales = _scales(p, q)
@@ -250,7 +257,7 @@ def _reference(p: Params, q: Tensor, chosen: list[Tensor], keys_values: Any) -> 
         if not len(rows):  # a sequence of no tokens
             continue
         k, v = keys_values(sequence)
-        position = rows - rows[0]
+        position = rows - rows[0] + p["cached"]
         visible = position + 1 if p["causal"] else torch.full_like(position, len(k))
         parts.append(
             reference.attention(gathered(q, rows), k, v, visible, p["soft_cap"], p["window"])
@@ -262,8 +269,9 @@ def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
     """Of PrefillPlan, or of PrefillSM90Plan: then a persistent block per SM, whose name is left without
     arguments, which say no more than these tiles."""
     fa2.refuse_unknown(p)
-    if p["backend"] != "fa3":
-        yield from fa2.prefill_launches(p, host, p["seq_len"])
+    hopper = p["backend"] == "auto" and host.gpu.compute_capability == "9.0"
+    if p["backend"] != "fa3" and not hopper:
+        yield from fa2.prefill_launches(p, host, lengths(p, "seq_len"), kv_lengths(p))
         return
     dim, item = p["head_dim"], ITEMSIZE[p["dtype"]]
     keys = 96 if p["layout"] == "paged" else 128 if p["causal"] else 192
@@ -278,11 +286,13 @@ def takes(entry: Entry) -> Block | None:
     """A case of a workload as a block of the sweep; None for one of another kernel."""
     match entry:
         case Routine(name) if name.startswith("BatchPrefillWith"):
-            if entry.number("s_qo") != entry.number("s_kv"):
-                raise RefusedError(
-                    "queries and keys of different lengths are measured by no target"
-                )
             block = entry.attention("seq_len") | {"causal": "causal" in entry.options}
+            block["seq_len"], cached = entry.number("s_qo"), block["seq_len"] - entry.number("s_qo")
+            if cached < 0 or (cached and "lengths" in block):
+                raise RefusedError(
+                    "queries without keys of their own, and uneven lengths of both, are measured by no target"
+                )
+            block |= {"cached": cached} if cached else {}
             layout = "paged" if "Paged" in name else "ragged"
             return block | {"layout": layout, "backend": entry.backend()}
         case Definition(kind) if kind.startswith(("gqa_paged_prefill", "gqa_ragged")):
@@ -299,8 +309,10 @@ TARGET = Target(
     order=1,
     parameters={
         "layout": ("paged", "ragged"),
-        "seq_len": 4096,  # query and KV tokens of each sequence
-        "lengths": LENGTHS,  # even; lognormal, zipf: as many tokens, unevenly; 1x32768_31x512: a list
+        "seq_len": 4096,  # query tokens of each sequence, and KV tokens beside those that are cached
+        "lengths": LENGTHS,  # even; lognormal, lognormal_narrow, zipf: as many tokens, unevenly; 1x32768_31x512: a list
+        # KV tokens of each sequence before its own: those of a chunked prompt, or of a prefix that is in the cache
+        "cached": Written((0, 8192), r"[1-9]\d{0,8}", "2048"),
         "batch": 1,
         "qo_heads": 32,
         "kv_heads": 32,
@@ -332,7 +344,9 @@ TARGET = Target(
     workload=Workload(takes=takes),
     rules=Rules(
         launches=launches,
-        splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, *(p["seq_len"],) * 2),
+        splits=lambda p, kernel, argument: fa2.split(
+            p, kernel, argument, p["seq_len"] + p["cached"], p["seq_len"]
+        ),
         shapes=fa2.prefill_shapes,
         finishers=(attention.MERGE.name,),
     ),

@@ -15,7 +15,7 @@ def of(kind: str, batch: int, mean: int = 0) -> list[int]:
     return lengths({"lengths": kind, "batch": batch, "kv_len": mean}, "kv_len")
 
 
-@pytest.mark.parametrize("kind", ["even", "lognormal", "zipf"])
+@pytest.mark.parametrize("kind", LENGTHS)
 @pytest.mark.parametrize(("batch", "mean"), [(1, 1), (3, 2), (32, 2048), (256, 77)])
 def test_a_distribution_has_as_many_tokens_as_even_lengths(
     kind: str, batch: int, mean: int
@@ -32,6 +32,8 @@ def test_zipf_falls_as_one_over_the_rank_and_log_normal_about_its_median() -> No
     normal = of("lognormal", 101, 4096)  # quantiles p and 1-p lie e^(±z) from the median
     assert normal[10] / normal[50] == pytest.approx(normal[50] / normal[90], rel=0.01)
     assert normal[0] / normal[50] > 8
+    narrow = of("lognormal_narrow", 101, 4096)
+    assert narrow[0] / narrow[50] == pytest.approx((normal[0] / normal[50]) ** 0.5, rel=0.01)
 
 
 def test_a_list_names_each_sequence() -> None:
@@ -50,9 +52,19 @@ def test_causal_prefill_counts_the_square_of_each_length() -> None:
     assert target.work(p).flops == (100**2 + 300**2) * 32 * 2 * 128
 
 
+def test_a_chunk_of_a_prompt_reads_what_is_cached_before_it() -> None:
+    p = load("prefill").completed({"seq_len": 512, "cached": 1536, "batch": 2, "kv_heads": 8})
+    work = load("prefill").work(p)
+    assert work.flops == 2 * 512 * (2 * 2048 - 512) * 32 * 2 * 128
+    assert work.bytes == 2 * 2 * 128 * (2 * 512 * 32 + 2 * 2048 * 8)
+    assert "S512_C1536_B2" in load("prefill").point_id(p)
+
+
 @pytest.mark.parametrize("bad", ["", "0x5", "5", "1x", "1x5_", "gaussian", "1x-5", "1x5 1x6"])
 def test_a_bad_list_is_one_line_that_shows_a_good_one(bad: Any) -> None:
-    with pytest.raises(ValueError, match="even, lognormal, zipf, or such as 1x32768_31x512"):
+    with pytest.raises(
+        ValueError, match="even, lognormal_narrow, lognormal, zipf, or such as 1x32768_31x512"
+    ):
         sweep.points(load("decode"), [{"lengths": bad}])
 
 

@@ -28,7 +28,8 @@ LIST = f"""\
 
 # refused, each for a reason of its own
 --routine mm_fp4 --m 512 --n 1024 --k 7168
---routine BatchPrefillWithPagedKVCacheWrapper --backends fa2 --batch_size 1 --s_qo 16 --s_kv 1024 {HEADS}
+--routine BatchPrefillWithPagedKVCacheWrapper --backends fa2 --batch_size 1 --s_qo 16 --s_kv 8 {HEADS}
+--routine BatchPrefillWithPagedKVCacheWrapper --backends fa2 --batch_size 1 --s_qo 16 --s_kv 1024 --causal {HEADS}
 --routine BatchDecodeWithPagedKVCacheWrapper --backends cudnn trtllm-gen --batch_size 1 --s_qo 1 --s_kv 64 {HEADS}
 --routine BatchDecodeWithPagedKVCacheWrapper --batch_size 1 --s_kv 64 {HEADS} --q_dtype fp8_e4m3 --kv_dtype fp8_e4m3
 --routine rmsnorm --batch_size x --hidden_size 128
@@ -51,14 +52,15 @@ def test_a_test_list_of_flashinfers_benchmarks(tmp_path: Path) -> None:
     assert ids(blocks) == [
         "decode/B16_L1024_H64_K8_D128_P16_bf16_tc_fa2",
         "prefill/ragged_S512_B2_H64_K8_D128_f16_fa3_c",
+        "prefill/paged_S16_C1008_B1_H64_K8_D128_bf16_fa2_c",
         "rmsnorm/rmsnorm_R128_D128_bf16",
         "rope/rope_pos_ids_T65536_B32_H64_K8_D128_bf16_interleaved",
         "gdn_prefill/B4_S2048_Q16_V32_bf16",
     ]
-    assert count == 5
+    assert count == 6
     assert [line.split(", ", 1)[1] for line in refused] == [
         "mm_fp4: no target measures this routine",
-        "BatchPrefillWithPagedKVCacheWrapper: queries and keys of different lengths are measured by no target",
+        "BatchPrefillWithPagedKVCacheWrapper: queries without keys of their own, and uneven lengths of both, are measured by no target",
         "BatchDecodeWithPagedKVCacheWrapper: backends cudnn, trtllm-gen are measured by no target",
         "BatchDecodeWithPagedKVCacheWrapper: --q_dtype fp8_e4m3 is measured by no target",
         "rmsnorm: --batch_size x is no number",
@@ -483,7 +485,7 @@ def test_the_command_writes_a_configuration_and_names_what_it_refused(
     assert written["sweep"] == "mine"
     assert [*written["sweeps"]["mine"]] == ["decode", "prefill", "rmsnorm", "rope", "gdn_prefill"]
     told = capsys.readouterr()
-    assert "5 points of decode, prefill, rmsnorm, rope, gdn_prefill; 5 refused" in told.out
+    assert "6 points of decode, prefill, rmsnorm, rope, gdn_prefill; 5 refused" in told.out
     assert "refused: cases.txt line 9, mm_fp4: no target measures this routine" in told.err
 
 

@@ -289,17 +289,20 @@ def masking(p: Params) -> dict[str, Any]:
 
 
 def part(p: Params, phase: str, tokens: int) -> StepPart | None:
-    """Attention of a step; None under a window, a soft cap, uneven lengths or values of 8 bits, which steps do not mix."""
+    """Attention of a step; None under a window, a soft cap, cached tokens, uneven lengths or values of 8 bits, which steps
+    do not mix."""
     plain = p["lengths"] == "even" and p["kv"] == "same" and p["dtype"] != FP8
-    if not plain or p["window"] or p["soft_cap"]:
+    if not plain or p["window"] or p["soft_cap"] or p.get("cached"):
         return None
     heads = (p["qo_heads"], p["kv_heads"], p["head_dim"])
     return StepPart("attention", tokens, p["batch"], *heads, phase=phase)
 
 
-SIGMA = 1.0  # of the log-normal lengths: one sequence in six has more than 1.6 times the mean
+# Of the logarithm of log-normal lengths. 1: one sequence in six has more than 1.6 times the mean, the longest of 32 nearly
+# six times; 0.5: more than 1.45 times, and 2.6.
+SIGMAS = {"lognormal_narrow": 0.5, "lognormal": 1.0}
 LENGTHS = Written(
-    ("even", "lognormal", "zipf"),
+    ("even", *SIGMAS, "zipf"),
     r"[1-9]\d*x(0|[1-9]\d*)(_[1-9]\d*x(0|[1-9]\d*))*",
     "1x32768_31x512",
 )
@@ -308,8 +311,8 @@ LENGTHS = Written(
 def lengths(p: Params, mean: str) -> list[int]:
     """Tokens of each sequence, at least one; of a list as it says, none as well.
 
-    ``p["lengths"]``: "even", all of the parameter that ``mean`` names; "lognormal" and "zipf", the
-    quantiles of that distribution, longest first, with the same sum; or a list such as
+    ``p["lengths"]``: "even", all of the parameter that ``mean`` names; "lognormal", "lognormal_narrow" and
+    "zipf", the quantiles of that distribution, longest first, with the same sum; or a list such as
     1x32768_31x512, one sequence of 32768 tokens and 31 of 512.
     """
     kind, batch = p["lengths"], p["batch"]
@@ -317,8 +320,8 @@ def lengths(p: Params, mean: str) -> list[int]:
         return [p[mean]] * batch
     if kind == "zipf":
         return _scaled([1 / rank for rank in range(1, batch + 1)], p[mean])
-    if kind == "lognormal":
-        normal = NormalDist(sigma=SIGMA)
+    if kind in SIGMAS:
+        normal = NormalDist(sigma=SIGMAS[kind])
         shares = [(batch - i - 0.5) / batch for i in range(batch)]
         return _scaled([math.exp(normal.inv_cdf(share)) for share in shares], p[mean])
     parts = [tuple(map(int, part.split("x"))) for part in kind.split("_")]

@@ -103,7 +103,11 @@ def uneven(target: str, work: str = "") -> tuple[Choice, ...]:
             kind,
             given="traffic",
         )
-        for kind, name in (("lognormal", "log-normal"), ("zipf", "Zipf"))
+        for kind, name in (
+            ("lognormal_narrow", "narrow log-normal"),
+            ("lognormal", "log-normal"),
+            ("zipf", "Zipf"),
+        )
     )
 
 

@@ -5,11 +5,11 @@ Written out again from include/flashinfer/attention: scheduler.cuh, decode.cuh, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 
 from ncuflow.format import with_unit
-from ncuflow.target.attention import PAGED, RAGGED
+from ncuflow.target.attention import HOPPER, PAGED, RAGGED, lengths
 from ncuflow.target.inputs import FP8, ITEMSIZE
 from ncuflow.target.launch import Params
 from ncuflow.target.rules import (
@@ -75,32 +75,35 @@ def refuse_unknown(p: Params) -> None:
         raise NoRuleError("no rule for a KV cache of 8 or 4 bits, or for a window")
 
 
-def prefill_launches(p: Params, host: Host, kv_len: int) -> Iterator[LaunchConfig]:
-    """The attention, and the merge where the KV cache is split; kv_len: tokens of each sequence."""
+def prefill_launches(
+    p: Params, host: Host, queries: Sequence[int], keys: Sequence[int]
+) -> Iterator[LaunchConfig]:
+    """The attention, and the merge where the KV cache is split; queries, keys: tokens of each sequence."""
     dim, group = p["head_dim"], p["qo_heads"] // p["kv_heads"]
-    rows = p["seq_len"] * group
+    rows = sum(queries) * group // len(queries)
     tile = 128 if rows > 64 and dim < 256 else 64 if rows > 16 else 16
     page = p["page_size"] if p["layout"] == "paged" else 1
-    length, tiles = ceil(kv_len / page), p["batch"] * ceil(rows / tile)
-    most = BLOCKS * host.gpu.sm_count // p["kv_heads"]
+    sequences = [
+        (ceil(q * group / tile), max(ceil(k / page), 1)) for q, k in zip(queries, keys, strict=True)
+    ]
+    longest = max(pages for _, pages in sequences)
     asked = p.get("split", "auto")
     if asked == "off":
-        chunk = max(length, 1)
+        chunk = longest
     elif asked == "auto":
-        chunk = shortest_chunk(most, tiles, length, page)
+        chunk = shortest_chunk(BLOCKS * host.gpu.sm_count // p["kv_heads"], sequences, page)
     else:
         chunk = int(asked)
-    chunks = ceil(length / chunk)
+    chunks = ceil(longest / chunk)
+    blocks = sum(tiles * ceil(pages / chunk) for tiles, pages in sequences)
     shape, shared, warps = _tile(p, tile, host)
     note = f"query tile {tile}" + (
         f", {chunks} chunks of {chunk * page} KV tokens" if chunks > 1 else ""
     )
     block = (32, *warps)
-    yield LaunchConfig(
-        _name(p, shape, host), (tiles * chunks, 1, p["kv_heads"]), block, shared, note
-    )
+    yield LaunchConfig(_name(p, shape, host), (blocks, 1, p["kv_heads"]), block, shared, note)
     if chunks > 1:
-        yield merge(p, p["batch"] * p["seq_len"], host)
+        yield merge(p, sum(queries), host)
 
 
 def split(
@@ -112,9 +115,10 @@ def split(
 ) -> SplitKv | None:
     """How the scheduler splits a point (``rules.SplitRule``); kv_len, queries: tokens of each sequence.
 
-    None for what is not fa2: fa3 does not split, and of others no rule is known.
+    None for what is not fa2, as fa3 does not split and of others no rule is known, and for uneven lengths, of which each
+    has chunks of its own number.
     """
-    if p["backend"] not in ("fa2", "auto"):
+    if p["backend"] not in ("fa2", "auto") or kernel == HOPPER.name or p["lengths"] != "even":
         return None
     page = p["page_size"] if p.get("layout", "paged") == "paged" else 1
     rows, tile = queries * p["qo_heads"] // p["kv_heads"], argument("CTA_TILE_Q")
@@ -126,7 +130,7 @@ def split(
         kv_heads=p["kv_heads"],
         tiles=tiles,
         sm_blocks=BLOCKS if kernel.startswith("BatchPrefill") else None,
-        shortest=lambda most: shortest_chunk(most, p["batch"] * tiles, pages, page),
+        shortest=lambda most: shortest_chunk(most, [(tiles, pages)] * p["batch"], page),
         padded=p.get("launch") == "graph",
     )
 
@@ -144,12 +148,12 @@ def merge(p: Params, rows: int, host: Host) -> LaunchConfig:
     return LaunchConfig(name, (blocks * host.gpu.sm_count, 1, 1), (bdx, bdy, 1), shared)
 
 
-def shortest_chunk(most: int, tiles: int, length: int, page_size: int) -> int:
-    """The shortest chunk, in pages, with which the blocks of `tiles` sequences or query tiles are at most `most`."""
-    low, high = max(MIN_CHUNK // page_size, 1), max(length, 1)
+def shortest_chunk(most: int, sequences: Sequence[tuple[int, int]], page_size: int) -> int:
+    """The shortest chunk, in pages, with which blocks are at most `most`; sequences: query tiles and pages of each."""
+    low, high = max(MIN_CHUNK // page_size, 1), max(pages for _, pages in sequences)
     while low < high:
         middle = (low + high) // 2
-        if tiles * ceil(length / middle) > most:
+        if sum(tiles * ceil(pages / middle) for tiles, pages in sequences) > most:
             low = middle + 1
         else:
             high = middle
@@ -199,9 +203,10 @@ def _name(p: Params, shape: str, host: Host) -> str:
 def decode_launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
     """Of DecodePlan: the KV cache is split where whole sequences leave the GPU room."""
     refuse_unknown(p)
+    keys = lengths(p, "kv_len")
     if p["cores"] == "tensor":
-        one = {"seq_len": 1, "layout": "paged", "causal": False}
-        yield from prefill_launches({**p, **one}, host, p["kv_len"])
+        plain = {**p, "layout": "paged", "causal": False}
+        yield from prefill_launches(plain, host, [1] * p["batch"], keys)
         return
     item, dim, group = ITEMSIZE[p["dtype"]], p["head_dim"], p["qo_heads"] // p["kv_heads"]
     vec = max(16 // item, dim // 32)
@@ -213,13 +218,16 @@ def decode_launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
         f"flashinfer::BatchDecodeWithPagedKVCacheKernel<{NO_POSITIONS}, 2, {tile}, {vec}, {bdx}, {group}, {bdz},"
         f" {variant(p)}, Params>"
     )
-    slots, pages = host.slots(name, threads, shared), ceil(p["kv_len"] / p["page_size"])
+    slots, pages = (
+        host.slots(name, threads, shared),
+        [max(ceil(k / p["page_size"]), 1) for k in keys],
+    )
     blocks, graph = p["batch"], p["launch"] == "graph"
     split, note = False, ""
     if p["batch"] * p["kv_heads"] < slots:
-        low = shortest_chunk(slots // p["kv_heads"], p["batch"], pages, p["page_size"])
-        chunks = ceil(pages / low)
-        blocks = p["batch"] * chunks
+        low = shortest_chunk(slots // p["kv_heads"], [(1, n) for n in pages], p["page_size"])
+        chunks = ceil(max(pages) / low)
+        blocks = sum(ceil(n / low) for n in pages)
         split = graph or blocks != p["batch"]
         blocks = slots // p["kv_heads"] if graph else blocks
         if split:
@@ -269,7 +277,7 @@ _LAYOUTS = {PAGED.name: "paged", RAGGED.name: "ragged"}
 def prefill_shapes(seen: LaunchSignature) -> Iterator[Params]:
     """Of fa2: KV heads and the dimension are in the launch, prompts and their tokens in the step.
 
-    Tokens of the cache beside the prompts' own are measured by no point: what is not said to be without is not told.
+    Of several prompts that read more of the cache than their own tokens, how much each does is not said.
     """
     layout = _LAYOUTS.get(seen.kernel)
     if layout is None:
@@ -288,13 +296,12 @@ def prefill_shapes(seen: LaunchSignature) -> Iterator[Params]:
     if not prompts or tokens is None or cached is None:
         raise UnsaidError("queries and cache of each prompt are not in the launch", said)
     squares = seen.sure("prompt_squares") or (tokens**2 if prompts == 1 else None)
-    if cached != tokens or tokens % prompts:
+    if cached < tokens or tokens % prompts or (cached > tokens and prompts > 1):
         said["batch"] = prompts
-        raise UnsaidError(
-            "prompts that read more of the cache than their own are measured by no point", said
-        )
+        raise UnsaidError("what each of several prompts reads of the cache is not said", said)
     if squares is None or squares * prompts != tokens**2:
         raise UnsaidError("the lengths of several prompts are not in the launch", said)
     if "qo_heads" not in said:
         raise UnsaidError("query heads are not in the launch", said)
-    yield {**said, "batch": prompts, "seq_len": tokens // prompts}
+    before = {"cached": cached - tokens} if cached > tokens else {}
+    yield {**said, "batch": prompts, "seq_len": tokens // prompts, **before}

@@ -52,13 +52,13 @@ class Launch:
     work: dict[str, Any] | None = None
 
 
-class Written(tuple[str, ...]):
-    """Choices of a parameter that has named values, and others that are written in a form of their own."""
+class Written(tuple[Any, ...]):
+    """Choices of a parameter that has named values, and others of their type that are written in a form of their own."""
 
     form: str
     example: str
 
-    def __new__(cls, values: Sequence[str], form: str, example: str) -> Written:
+    def __new__(cls, values: Sequence[Any], form: str, example: str) -> Written:
         """``form``: the regular expression of the other values; ``example``: one of them, for an error."""
         self = super().__new__(cls, values)
         self.form, self.example = form, example
@@ -66,7 +66,7 @@ class Written(tuple[str, ...]):
 
     def __contains__(self, value: object) -> bool:
         return super().__contains__(value) or (
-            isinstance(value, str) and re.fullmatch(self.form, value) is not None
+            type(value) is type(self[0]) and re.fullmatch(self.form, str(value)) is not None
         )
 
 
