@@ -290,7 +290,7 @@ def takes(entry: Entry) -> Block | None:
             block["seq_len"], cached = entry.number("s_qo"), block["seq_len"] - entry.number("s_qo")
             if cached < 0 or (cached and "lengths" in block):
                 raise RefusedError(
-                    "queries without keys of their own, and uneven lengths of both, are measured by no target"
+                    "queries without keys of their own, and uneven lengths, are measured by no target"
                 )
             block |= {"cached": cached} if cached else {}
             layout = "paged" if "Paged" in name else "ragged"

@@ -60,7 +60,7 @@ def test_a_test_list_of_flashinfers_benchmarks(tmp_path: Path) -> None:
     assert count == 6
     assert [line.split(", ", 1)[1] for line in refused] == [
         "mm_fp4: no target measures this routine",
-        "BatchPrefillWithPagedKVCacheWrapper: queries without keys of their own, and uneven lengths of both, are measured by no target",
+        "BatchPrefillWithPagedKVCacheWrapper: queries without keys of their own, and uneven lengths, are measured by no target",
         "BatchDecodeWithPagedKVCacheWrapper: backends cudnn, trtllm-gen are measured by no target",
         "BatchDecodeWithPagedKVCacheWrapper: --q_dtype fp8_e4m3 is measured by no target",
         "rmsnorm: --batch_size x is no number",
