@@ -18,6 +18,8 @@ from ncuflow.target.source import Build, Source, Symbol
 from ncuflow.target.workload import Block, Entry, Routine, Workload
 
 HEAD_DIM = 128  # the one that FlashInfer is built for
+# Kernels of a prefill with context parallelism.
+_PARTS = [f"CPDeltaRule{n}Sm90" for n in ("TPrecompute", "MNPrecompute", "FixupHmma", "FixupSimt", "Prefill")]  # fmt: skip
 _CP = {"auto": {}, "on": {"use_cp": True}, "off": {"use_cp": False}}  # arguments of the call
 
 
@@ -160,6 +162,10 @@ TARGET = Target(
     source=Source(
         api={"python": "flashinfer.gdn_prefill.chunk_gated_delta_rule"},
         kernels=(Symbol("delta_rule", ""),),  # of the CuTe DSL: no header declares it
+        files={
+            "FullyFusedDeltaRuleSm90": "gdn_kernels/delta_rule_dsl/delta_rule_sm90.py",
+            **dict.fromkeys(_PARTS, "gdn_kernels/delta_rule_dsl/delta_rule_cp_sm90.py"),
+        },
     ),
     prices=(
         Choice(

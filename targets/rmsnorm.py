@@ -435,6 +435,12 @@ TARGET = Target(
             "binding": "csrc/norm.cu",
         },
         kernels=symbols("norm.cuh", *_SEEN, "RMSNormQuantKernel", "generalLayerNorm"),
+        files={  # of the CuTe DSL
+            "RMSNormKernel": "norm/kernels/rmsnorm.py",
+            "RMSNormQuantKernel": "norm/kernels/rmsnorm.py",
+            "FusedAddRMSNormKernel": "norm/kernels/fused_add_rmsnorm.py",
+            "LayerNormKernel": "norm/kernels/layernorm.py",
+        },
         sources=("norm.cu", "flashinfer_norm_binding.cu"),
         tunables=(
             Tunable(
@@ -491,7 +497,7 @@ TARGET = Target(
             Symbol("rmsnorm", "norm/__init__.py"),
             "norm",
         ),
-        Knob("enable_pdl", "launch", Symbol("RMSNorm", "norm.cuh"), "norm_pdl", "rmsnorm"),
+        Knob("enable_pdl", "launch", Symbol("rmsnorm", "norm/__init__.py"), "norm_pdl", "rmsnorm"),
     ),
     opportunities=(
         Opportunity(

@@ -561,7 +561,7 @@ def test_the_conclusion_counts_the_points_that_no_counter_tells_of(recorded, tmp
     write(results, "gdn_prefill_results", recorded("h200/0.6.12/gdn", "gdn_prefill"))
     write(results, "environment_info", {"provenance": PROVENANCE, "findings": [], "ceilings": {}})
     text = render("final-report", Findings(results, tmp_path))
-    limits = "0 keep a hardware unit at 80 % of its peak or above, 0 at 60 % or above, and at 1 no unit is"
+    limits = "0 keep a hardware unit at 80 % of its peak or above, 0 one from 60 % to below 80 %, and 1 keep none at 60 %"
     assert f"Of 2 points, {limits}; what limits 1 only counters could say." in text
 
 

@@ -415,8 +415,8 @@ def test_the_conclusion_is_made_of_findings(finished):
     said = text.split("## Conclusion")[1]
     rows = [p["measurement"] for r in found.targets.values() for p in r["points"]]
     bound, partly, waiting = (sum(row["verdict"] == v for row in rows) for v in ("bound", "partly", "latency"))  # fmt: skip
-    units = f"{bound} keep a hardware unit at 80 % of its peak or above, {partly} at 60 % or above"
-    assert f"Of {len(rows)} points, {units}, and at {waiting} no unit is" in said
+    units = f"{bound} keep a hardware unit at 80 % of its peak or above, {partly} one from 60 % to below 80 %"
+    assert f"Of {len(rows)} points, {units}, and {waiting} keep none at 60 %" in said
     trials = [one for r in found.targets.values() for one in opportunities(r) if one.effect]
     tried, won = ({o.opportunity.what for o in of} for of in (trials, [o for o in trials if o.group == "won"]))  # fmt: skip
     assert f"Of {len(tried)} changes that were tried, {len(won)} save time somewhere" in said

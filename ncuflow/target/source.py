@@ -68,6 +68,7 @@ class Source:
 
     api        where the code path starts: "python", "jit", "binding" and more of them
     kernels    that the call may launch
+    files      of its kernels that no header has: their name -> the file below FlashInfer's package
     functions  host functions that its prose cites
     sources    files of csrc/ that the module is made from
     templates  parameter names, by kernel, that FlashInfer's headers do not tell
@@ -80,6 +81,7 @@ class Source:
 
     api: Mapping[str, str] = field(default_factory=dict)
     kernels: tuple[Symbol, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
     functions: tuple[Symbol, ...] = ()
     sources: tuple[str, ...] = ()
     templates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ncuflow.findings.join import is_torchs
 from ncuflow.io import read_json, read_yaml, resource
+from ncuflow.model import Point
 from ncuflow.pages import Context
 from ncuflow.parsers.chips import CHIPS
 from ncuflow.parsers.registry import counters
@@ -39,7 +41,7 @@ def code_path(target: str, index: Any, results: Any) -> Context | None:
     if entry is None:
         return None
     ok = [p for p in (results or {}).get("points", ()) if p["status"] == "ok"]
-    launched = Counter(name for p in ok for name in {k["name"] for k in p["kernels"]})
+    launched = launches(ok)
     steps = [(role, e["symbol"], place(e)) for role, e in entry["api"].items()]
     steps += [(role, None, file) for role, file in entry["files"].items()]
     known = [step for step in steps if step[0].partition("_")[0] in STEPS]
@@ -53,17 +55,45 @@ def code_path(target: str, index: Any, results: Any) -> Context | None:
         ],
         "templates": entry["templates"],
         "kernels": [
-            (k["symbol"], place(k), launched.get(k["symbol"], 0)) for k in entry["kernels"]
+            *((k["symbol"], place(k), launched.pop(k["symbol"], 0)) for k in entry["kernels"]),
+            *((name, _found(name, target, index), points) for name, points in launched.items()),
         ],
-        "filter": kernel_filter(target),
+        "filter": kernel_filter(target, launches(ok)),
     }
 
 
-def kernel_filter(target: str) -> str | None:
-    """ncu's option for the kernels that a target declares, the longest common names once; None where it declares none."""
-    names = [symbol.name for symbol in known()[target].source.kernels] if target in known() else []
+def launches(points: Iterable[Point]) -> Counter[str]:
+    """At how many points each kernel was launched, torch's own aside."""
+    return Counter(
+        name
+        for point in points
+        for name in {k["name"]: None for k in point["kernels"] if not is_torchs(k)}
+    )
+
+
+def _found(kernel: str, target: str, index: Any) -> str | None:
+    """Where a kernel is that the code path of its target does not begin with: a header's line, or the file that declares it."""
+    for file, functions in ((index or {}).get("functions") or {}).items():
+        if line := next((line for line, _, name in functions if name == kernel), None):
+            return f"{file}:{line}"
+    return known()[target].source.files.get(_plain(kernel)) if target in known() else None
+
+
+def _plain(kernel: str) -> str:
+    """A kernel's name as ncu's option finds it: of the CuTe DSL the class, of cuBLAS's the family."""
+    name = kernel.removesuffix(" (CuTe DSL)")
+    return "nvjet" if name.startswith("nvjet_") else name
+
+
+def kernel_filter(target: str, launched: Iterable[str] = ()) -> str | None:
+    """ncu's option for the kernels that a target launched and those it declares, the longest common names once; None where
+    there is none."""
+    declared = (
+        [symbol.name for symbol in known()[target].source.kernels] if target in known() else []
+    )
+    names = list(dict.fromkeys([*declared, *map(_plain, launched)]))
     apart = [name for name in names if not any(other in name for other in names if other != name)]
-    return f'--kernel-name regex:"{"|".join(dict.fromkeys(apart))}"' if apart else None
+    return f'--kernel-name regex:"{"|".join(apart)}"' if apart else None
 
 
 def _label(role: str) -> str:
@@ -108,10 +138,11 @@ def _says(read: Mapping[str, Any], file: str) -> bool:
     return True
 
 
-def _by_relevance(read: Mapping[str, Any]) -> tuple[bool, str, int]:
-    """What decides the JIT comes before tools that only print a variable."""
+def _by_relevance(read: Mapping[str, Any]) -> tuple[bool, str, bool, int]:
+    """What decides the JIT comes before tools that only print a variable, and in one file a read that states a default before
+    one that only asks whether the variable is set."""
     core = ("jit/core", "jit/env", "jit/cpp_ext", "compilation_context", "api_logging", "norm/")
-    return not read["file"].startswith(core), read["file"], read["line"]
+    return not read["file"].startswith(core), read["file"], read["default"] is None, read["line"]
 
 
 def other_variables(index: Any) -> int:
