@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ncuflow.pages.html import step
+from ncuflow.step import trace
 
 KERNELS = (
     "RMSNormKernel",
@@ -104,9 +104,9 @@ def main() -> None:
         path = Path(folder) / ("trace.json" if args.format == "torch" else "trace.sqlite")
         (torch_trace if args.format == "torch" else nsys_trace)(path, args.mb * 1_000_000)
         size, began, spent = path.stat().st_size, time.perf_counter(), time.process_time()
-        timeline = step.read(path)
+        timeline = trace.read(path)
         read = time.perf_counter() - began
-        found = step.step(path)
+        found = trace.step(path)
         seconds = time.perf_counter() - began - read
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(

@@ -14,14 +14,17 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from itertools import takewhile
+from textwrap import wrap
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from ncuflow.io import CommandError, UsageError, clean
+from ncuflow.io import CommandError, UsageError, clean, refused
 
 if TYPE_CHECKING:
     from cyclopts import App
 
+WIDTH = 130  # of a line of help
 # name -> (module, what it does), in the groups that --help shows. --help-all lists also what only rules, other commands and
 # scripts call; what both call is of the first.
 GROUPS = {
@@ -31,9 +34,9 @@ GROUPS = {
             "ncuflow.verbs.explain",
             "what limits a kernel, where it waits, and what to try",
         ),
-        "view": ("ncuflow.pages.html.view", "reports of any program in one HTML file"),
+        "view": ("ncuflow.verbs.view", "reports of any program in one HTML file"),
         "step": (
-            "ncuflow.pages.html.step",
+            "ncuflow.verbs.step",
             "a serving step of a trace, kernel by kernel: shapes, roofs, gains",
         ),
         "compare": ("ncuflow.verbs.compare", "what got slower between A and B, and why"),
@@ -41,16 +44,16 @@ GROUPS = {
     },
     "experiments on a GPU": {
         "try": (
-            "ncuflow.pages.html.trial_verb",
+            "ncuflow.verbs.trial",
             "a change of FlashInfer: still right? faster, where, by how much, why?",
         ),
         "trial-page": ("ncuflow.pages.html.trial", "the record of a trial in one HTML file"),
         "advise": (
-            "ncuflow.experiments.advise_verb",
+            "ncuflow.verbs.advise",
             "which backend, settings and tunables are fastest, shape by shape",
         ),
         "bisect": (
-            "ncuflow.experiments.bisect_verb",
+            "ncuflow.verbs.bisect",
             "between which two versions a point changed, and why",
         ),
         "script": ("ncuflow.verbs.script", "a point as a Python file, for your own ncu and nsys"),
@@ -58,7 +61,7 @@ GROUPS = {
             "ncuflow.verbs.targets",
             "what can be measured here, and why the rest cannot",
         ),
-        "preflight": ("ncuflow.run.preflight", "what can be measured on this machine"),
+        "preflight": ("ncuflow.verbs.preflight", "what can be measured on this machine"),
     },
     "the pipeline": {
         "run": (
@@ -82,10 +85,10 @@ GROUPS = {
             "ncuflow.verbs.record",
             "keep captures as a recording, verify one, or remove what is private",
         ),
-        "static": ("ncuflow.static.build", "what compiled kernels say of a GPU, without one"),
-        "predict": ("ncuflow.static.predict", "times of a GPU that is not there, with intervals"),
+        "static": ("ncuflow.verbs.static", "what compiled kernels say of a GPU, without one"),
+        "predict": ("ncuflow.verbs.predict", "times of a GPU that is not there, with intervals"),
         "counters": ("ncuflow.verbs.counters", "the counters that `ncu --metrics` is given"),
-        "mcp": ("ncuflow.served.server", "answer programs over the Model Context Protocol"),
+        "mcp": ("ncuflow.verbs.mcp", "answer programs over the Model Context Protocol"),
     },
 }
 USER = {name: found for group in GROUPS.values() for name, found in group.items()}
@@ -179,35 +182,49 @@ def app(module: ModuleType, name: str) -> App:
     """The parser of a command that is a typed function."""
     from cyclopts import App, Parameter  # takes as long as all else of an overview
 
-    made = App(
+    return App(
         name=f"ncuflow {name}",
         default_command=module.command,
         usage="",
         help="",
         help_formatter="plain",
-        help_flags=["--help", "-h"],
+        help_flags=[],
         version_flags=[],
         group_arguments="arguments",
         group_parameters="options",
-        default_parameter=Parameter(negative=(), show_default=False),
+        default_parameter=Parameter(negative=(), consume_multiple=1, show_default=False),
         result_action="return_value",
     )
-    made["--help"].show = False  # all have it
-    return made
 
 
 def _called(module: ModuleType, name: str, words: Sequence[str]) -> int | None:
     from cyclopts import CycloptsError
-    from cyclopts.help import format_usage
 
     made = app(module, name)
-    if words and words[0] in ("--help", "-h"):
-        usage = str(format_usage(made, [])).removeprefix("Usage: ").strip()
-        print(f"usage: {usage}\n\n{module.__doc__}")
+    if {"--help", "-h"} & {*takewhile(lambda word: word != "--", words)}:
+        print(f"{_usage(made)}\n\n{module.__doc__}\n{_parameters(made)}")
+        return 0
     try:
         return cast(int | None, made(words, exit_on_error=False, print_error=False))
     except CycloptsError as error:
         _misused(name, str(error))
+
+
+def _usage(made: App) -> str:
+    from cyclopts.help import format_usage
+
+    return f"usage: {str(format_usage(made, [])).removeprefix('Usage: ').strip()}"
+
+
+def _parameters(made: App) -> str:
+    """What a command takes, a line each as long as those of the module's docstring."""
+    from rich.console import Console
+
+    wide = Console(file=io.StringIO(), width=10_000)
+    with wide.capture() as said:
+        made.help_print([], console=wide)
+    rows = (wrap(line, WIDTH, subsequent_indent=" " * 6) for line in said.get().splitlines())
+    return "\n".join("\n".join(row) for row in rows).rstrip()
 
 
 def _argparsed(module: ModuleType, name: str, words: Sequence[str]) -> int | None:
@@ -272,13 +289,6 @@ def tell(line: str, status: int) -> int:
     # Names of files are in it, and theirs may hold line breaks and what a terminal obeys.
     print(f"error: {' '.join(clean(line).splitlines())}", file=sys.stderr)
     return status
-
-
-def refused(error: OSError) -> str:
-    """What the system would not do, and with which file; of two (a move), the one moved to."""
-    path = error.filename if error.filename2 is None else error.filename2
-    what = error.strerror or str(error) or type(error).__name__
-    return what if path is None else f"{path}: {what}"
 
 
 def _flush_streams() -> None:

@@ -265,6 +265,13 @@ def digest(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def refused(error: OSError) -> str:
+    """What the system would not do, and with which file; of two (a move), the one moved to."""
+    path = error.filename if error.filename2 is None else error.filename2
+    what = error.strerror or str(error) or type(error).__name__
+    return what if path is None else f"{path}: {what}"
+
+
 # --- atomic writers ---------------------------------------------------------------------------
 
 

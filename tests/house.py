@@ -146,7 +146,7 @@ FLOORS = (
     ),
     (
         Room(
-            "cli api verbs served",
+            "served cli api verbs",
             "a verb",
             "a typed function for each, their table, how a command ends; the same for a notebook, and for a program "
             "over the Model Context Protocol",

@@ -8,7 +8,6 @@ import pytest
 from conftest import some
 from test_trial_course import Local
 
-from ncuflow.experiments.advise_verb import search_status
 from ncuflow.experiments.choices import Variant
 from ncuflow.experiments.record import SearchedShape
 from ncuflow.experiments.search import FRESH, SearchedVariant, SearchRun, price
@@ -18,6 +17,7 @@ from ncuflow.race.rounds import RUNGS
 from ncuflow.race.sides import BaseError
 from ncuflow.race.worker import SEEDS
 from ncuflow.sweep.points import Planned
+from ncuflow.verbs.advise import search_status
 
 SHAPE = Planned("fake/p1", "fake", {"n": 1})
 

@@ -33,10 +33,11 @@ from ncuflow.cli import dispatch
 from ncuflow.findings import kernelname, locate
 from ncuflow.findings.choices import Effect
 from ncuflow.io import BadInput, UsageError, read_json
-from ncuflow.pages.html import step as verb
+from ncuflow.pages.html import step as html
 from ncuflow.parsers import nsys, torch_trace
 from ncuflow.parsers.timeline import KERNEL, LONGEST_NAME, Launched
 from ncuflow.step import detection, gain, overlap, reference, shapes, summary
+from ncuflow.step import trace as steps
 from ncuflow.step.record import KernelOfStep, StepAnswer, StepGroup
 from ncuflow.step.reference import Machine, roof
 from ncuflow.step.screen import each_text, roof_text, screen
@@ -69,7 +70,7 @@ def made_once(tmp_path_factory) -> Iterator[None]:
 
 
 def answer(trace: MadeTrace, tmp_path: Path, gpu: str | None = "NVIDIA H100 80GB HBM3", **more: Any) -> StepAnswer:  # fmt: skip
-    return verb.step(trace.write(tmp_path / "trace.json.gz", gpu), **more)
+    return steps.step(trace.write(tmp_path / "trace.json.gz", gpu), **more)
 
 
 def group(found: StepAnswer, kind: str, replayed: bool = False) -> StepGroup:
@@ -176,7 +177,7 @@ def test_a_trace_without_a_period_is_shown_whole(names, tmp_path):
     found = answer(trace, tmp_path)
     assert (found.found_by, len(found.groups), found.groups[0].steps) == (detection.WHOLE, 1, 1)
     assert sum(row.launches for row in found.groups[0].kernels) == len(names)
-    for said in (screen(found), verb.rendered(found)):
+    for said in (screen(found), html.rendered(found)):
         assert "no steps told" in said and "1 step" not in said
 
 
@@ -218,30 +219,30 @@ def of_devices(path: Path, *devices: int | None, stream: int | None = 7) -> Path
 
 def test_of_several_gpus_it_is_said_which_is_shown(tmp_path):
     path = of_devices(tmp_path / "trace.json", 0, 1, 3)
-    found = verb.step(path)
+    found = steps.step(path)
     assert (found.device, found.devices) == (3, 3)
     assert (
         found.problems[0] == "GPU 3 is shown, and 2 others ran something: --device 0 shows another"
     )
-    other = verb.step(path, device=1)
+    other = steps.step(path, device=1)
     assert {row.name for row in other.groups[0].kernels} == {"kernel_1"}
     with pytest.raises(BadInput, match="nothing ran on GPU 2, of 0, 1, 3"):
-        verb.step(path, device=2)
-    alone = verb.step(of_devices(tmp_path / "one.json", 0))
+        steps.step(path, device=2)
+    alone = steps.step(of_devices(tmp_path / "one.json", 0))
     assert (alone.device, alone.devices) == (0, 1)
     assert not any("shown" in problem for problem in alone.problems)
 
 
 def test_what_does_not_say_its_gpu_leaves_no_gap_known(tmp_path, capsys):
     path = of_devices(tmp_path / "trace.json", 0, 1, None)
-    found = verb.step(path, device=1)
+    found = steps.step(path, device=1)
     assert found.groups[0].gaps is None
     assert any("3 operations without a GPU" in problem for problem in found.problems)
     assert dispatch(["step", str(path), "--html", str(tmp_path / "page.html")]) == 0
     assert "waits for the host" not in capsys.readouterr().out
-    one = verb.step(of_devices(tmp_path / "one.json", 0, None))  # it can only be this one
+    one = steps.step(of_devices(tmp_path / "one.json", 0, None))  # it can only be this one
     assert one.groups[0].gaps.count == 5
-    unsaid = verb.step(of_devices(tmp_path / "stream.json", 0, stream=None)).groups[0]
+    unsaid = steps.step(of_devices(tmp_path / "stream.json", 0, stream=None)).groups[0]
     assert (unsaid.overlapped_us, unsaid.dependent_us) == (None, None)
 
 
@@ -250,7 +251,7 @@ def test_a_page_of_many_names_is_bounded_and_says_so(tmp_path, monkeypatch):
     for number in range(30):
         trace.kernel(f"kernel_{number}{'x' * 5000}", 1 + number, (8, 1, 1), (32, 1, 1))
     page = tmp_path / "page.html"
-    monkeypatch.setattr(verb, "MOST_ROWS", 10)
+    monkeypatch.setattr(html, "MOST_ROWS", 10)
     path = trace.write(tmp_path / "trace.json")
     assert dispatch(["step", str(path), "--html", str(page)]) == 0
     text = page.read_text()
@@ -314,7 +315,7 @@ def test_graphs_traced_as_a_whole_say_how_to_record_them(tmp_path):
         export.call(at, at + 50, number + 1, name=5)
         export.add("GRAPH_TRACE", start=at + 100, end=at + 900, deviceId=0, streamId=7, correlationId=number + 1, graphId=4,
                    globalPid=281525711011840)  # fmt: skip
-    found = verb.step(export.write(tmp_path / "whole.sqlite"))
+    found = steps.step(export.write(tmp_path / "whole.sqlite"))
     assert summary.NODE in found.problems
     assert "--cuda-graph-trace=node" in summary.NODE
 
@@ -581,7 +582,7 @@ def test_a_distance_is_the_median_launch_s_of_all_steps_of_a_kind(tmp_path):
 
 
 def test_a_launch_without_a_shape_is_held_against_no_point():
-    found = verb.step(
+    found = steps.step(
         ENGINE / "trace.json.xz", known=MODEL, recording=ROOT / "recordings/h100/0.7.2/default"
     )
     rows = [one for group in found.groups for one in group.kernels if one.shape]
@@ -813,15 +814,15 @@ def test_the_screen_and_the_page_say_the_same(tmp_path, capsys):
 
 def test_what_is_asked_wrong_is_refused(tmp_path):
     with pytest.raises(UsageError, match="NAME=NUMBER"):
-        verb.said(["pages=16"])
+        steps.said(["pages=16"])
     with pytest.raises(UsageError, match="NAME=NUMBER"):
-        verb.said(["tokens=" + "9" * 5000])
+        steps.said(["tokens=" + "9" * 5000])
     with pytest.raises(BadInput, match="no such file"):
-        verb.step(tmp_path / "none.json")
+        steps.step(tmp_path / "none.json")
     csv = tmp_path / "a.csv"
     csv.write_text("a,b,c\n1,2,3\n")
     with pytest.raises(BadInput, match="neither an nsys export"):
-        verb.step(csv)
+        steps.step(csv)
     with pytest.raises(BadInput):
         torch_trace.read(csv)
 
@@ -839,7 +840,7 @@ MODEL = ["page_size=16", "hidden=4096", "intermediate=14336", "vocab=128256", "q
 
 @pytest.fixture(scope="module")
 def recorded_engine() -> StepAnswer:
-    return verb.step(ENGINE / "trace.json.xz", known=MODEL)
+    return steps.step(ENGINE / "trace.json.xz", known=MODEL)
 
 
 @pytest.fixture(scope="module")
@@ -936,7 +937,7 @@ def test_steps_of_an_nsys_trace_with_a_graph_s_nodes_are_told(tmp_path):
     """The engine on an H200 under nsys 2024.2.3, --cuda-graph-trace=node: six steps of each kind."""
     path = tmp_path / "nsys-node.sqlite"
     path.write_bytes(lzma.decompress((ENGINE / "nsys-node.sqlite.xz").read_bytes()))
-    found = verb.step(path, known=MODEL)
+    found = steps.step(path, known=MODEL)
     assert [(one.kind, one.replayed, one.steps) for one in found.groups] == [
         ("prefill", False, 6), ("decode", False, 6), ("mixed", False, 6), ("decode", True, 6)
     ]  # fmt: skip

@@ -284,8 +284,8 @@ def test_another_flashinfer_is_a_change(machine: Machine) -> None:
     [
         (["--effect", "0"], "'0' is no change between 0.1% and 50%"),
         (["--effect", "x"], "'x' is no change"),
-        (["--limit", "0"], "--limit and --jobs are above 0"),
-        (["--jobs", "0"], "--limit and --jobs are above 0"),
+        (["--limit", "0"], "for --limit. It has to be above 0"),
+        (["--jobs", "0"], "for --jobs. It has to be above 0"),
         (["--blocks", "{}"], "not a list of one object or more"),
         (["--blocks", '[{"m": 1}]'], "unknown parameter 'm'"),
         (["--points", "none.json"], "none.json: no such file"),
@@ -310,7 +310,7 @@ def test_an_unknown_target_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> N
 def test_without_flashinfer_nothing_can_be_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ncuflow.experiments.arguments.package_folder", lambda name: None)
+    monkeypatch.setattr("ncuflow.experiments.variant.package_folder", lambda name: None)
     with pytest.raises(CommandError, match="flashinfer is not installed") as ended:
         dispatch(["try", str(tmp_path), "--target", "rmsnorm"])
     assert ended.value.code == 1

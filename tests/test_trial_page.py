@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,10 +13,10 @@ import trial_data
 from conftest import some
 
 from ncuflow.cli import dispatch
-from ncuflow.experiments.record import Trial, Trials, read
+from ncuflow.experiments.record import EXIT, Trial, Trials, read
+from ncuflow.experiments.trial import TrialPlan
 from ncuflow.io import BadInput
 from ncuflow.pages.html import trial as page
-from ncuflow.pages.html import trial_verb
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&lt;</td></style><script>alert(1)</script>{{ 7*7 }}\x1b[31m\u202e"
 
@@ -165,17 +165,19 @@ def test_a_page_is_made_of_the_record_alone(
 def test_try_writes_it_and_leaves_standard_output_to_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def tried(args: argparse.Namespace, written: Callable[[Trial | Trials], None]) -> int:
-        written(trial_data.trial())
-        written(Trials(trials=every()))
-        return 3
+    def tried(changes: Sequence[Path], plan: TrialPlan) -> Iterator[Trial]:
+        assert [change.name for change in changes] == ["x.patch", "y.patch", "z.patch"]
+        yield from every()
 
-    monkeypatch.setattr(trial_verb.try_verb, "run", tried)
-    out = tmp_path / "try.html"
-    assert dispatch(["try", "x.patch", "--target", "decode", "--html", str(out)]) == 3
+    monkeypatch.setattr("ncuflow.verbs.trial.tried", tried)
+    out, record = tmp_path / "try.html", tmp_path / "try.json"
+    given = ["try", "x.patch", "y.patch", "--target", "decode", "--html", str(out)]
+    assert dispatch([*given, "--json", str(record), "z.patch"]) == EXIT[every()[0].outcome]
     assert out.read_text(encoding="utf-8") == page.rendered(every())
-    assert capsys.readouterr().out == ""
-    assert dispatch(["try", "x.patch", "--target", "decode"]) == 3
+    assert {trial.change.name for trial in read(record)} == {t.change.name for t in every()}
+    capsys.readouterr()
+    dispatch([*given, "z.patch", "--json"])
+    assert len(json.loads(capsys.readouterr().out)["trials"]) == len(every())
 
 
 @pytest.mark.parametrize("content", ["{}", "[", '{"schema_version": 2}'])

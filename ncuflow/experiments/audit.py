@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -107,6 +107,7 @@ class TacticDifference(Strict):
 class StoreComparison(Answer):
     """Two stores of FlashInfer's autotuner against each other."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("different",)
     command: Literal["advise"] = "advise"
     """the command that answers"""
     same: int
@@ -203,6 +204,7 @@ class AuditedTactic(Strict):
 class Audit(Answer):
     """What a tuner's choices cost."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("entries",)
     command: Literal["advise"] = "advise"
     """the command that answers"""
     gpu: str | None

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from math import expm1, log1p
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -73,6 +73,7 @@ class Neighbours(Strict):
 class Bisection(Answer):
     """Between which two versions a point became slower or faster."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("steps",)
     command: Literal["bisect"] = "bisect"
     """the command that answers"""
     point: str

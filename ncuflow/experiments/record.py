@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -359,6 +359,7 @@ class RuleOfThumb(Strict):
 class Advice(Answer):
     """Which choice for which shape."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("shapes",)
     command: Literal["advise"] = "advise"
     """the command that answers"""
     tier: Tier
@@ -473,6 +474,7 @@ class SearchedShape(Strict):
 class Search(Answer):
     """Which values of a target's knobs are fastest."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("shapes",)
     command: Literal["search"] = "search"
     """the command that answers"""
     tier: Literal["B"] = "B"

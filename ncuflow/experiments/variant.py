@@ -24,7 +24,9 @@ from pathlib import Path, PurePath, PurePosixPath
 
 from ncuflow.format import short
 from ncuflow.io import BadInput, CommandError, UsageError, clean
+from ncuflow.origin import package_folder
 from ncuflow.process import QUERY_S, python_environment, run_child
+from ncuflow.run import FATAL
 
 PACKAGE = "flashinfer"
 DATA = "data"  # of the package: what the repository has at its top
@@ -49,6 +51,14 @@ class Patch:
     files: Mapping[PurePosixPath, str]
     elsewhere: tuple[str, ...] = ()
     strip: int | None = None
+
+
+def installed_package() -> Path:
+    """The folder of the installed FlashInfer. Raises CommandError where there is none."""
+    found = package_folder(PACKAGE)
+    if found is None:
+        raise CommandError("flashinfer is not installed", FATAL)
+    return found
 
 
 def read(path: Path, package: Path) -> Patch:

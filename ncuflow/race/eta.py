@@ -5,10 +5,12 @@ Of the seconds that a step is expected to take only their shares count: those th
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ncuflow.io import clean
 from ncuflow.race.rounds import RUNGS
 from ncuflow.race.sides import Answer, Side
 from ncuflow.run import progress
@@ -20,6 +22,11 @@ SIDES = 3  # of a point, that open it
 BURSTS = 9 * 6  # of a point: of the rounds that most take
 TIMED_S = SIDES * SECONDS["open"] + BURSTS * SECONDS["burst"]
 PROFILER_S, PROFILED_S = 12.0, 1.5  # a process under ncu, and each point in it
+
+
+def tell(line: str) -> None:
+    """Say on stderr how far the command is."""
+    print(clean(line), file=sys.stderr, flush=True)
 
 
 class Eta:

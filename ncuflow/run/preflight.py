@@ -1,15 +1,7 @@
-"""Preflight: what is here, what is missing, and what to do about it.
-
-    ncuflow preflight --out environment.json [--ceilings ceilings.json] [--recorded]
-
-Works on any machine, exit status 0. A finding that is not "ok" carries a remedy. With --ceilings it measures, too, what
-the GPU reaches, holds its lock meanwhile, and asks whether torch sees the GPU; where that cannot be measured every figure
-is null, with the reason.
-"""
+"""Preflight: what is here, what is missing, and what to do about it."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -19,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Thread
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ncuflow import answer
 from ncuflow.evidence import provenance as provenance_of
@@ -27,7 +19,7 @@ from ncuflow.evidence.provenance import origin, whole
 from ncuflow.gpu import nvml
 from ncuflow.gpu.nvml import NoGpuError
 from ncuflow.gpu.turns import gpu_lock
-from ncuflow.io import UsageError, write_json
+from ncuflow.io import write_json
 from ncuflow.model import Provenance
 from ncuflow.origin import package_version
 from ncuflow.process import output_of
@@ -284,6 +276,7 @@ def _probe(result: dict[str, Any], tools: Sequence[str]) -> None:
 class PreflightAnswer(answer.Answer):
     """What can be measured on this machine, what is missing, and what helps: what environment.json has."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("findings",)
     command: Literal["preflight"] = "preflight"
     """the command that answers"""
     tier: answer.Tier
@@ -300,57 +293,29 @@ class PreflightAnswer(answer.Answer):
     """each thing that was looked at: ok, warn, missing or fail, and the remedy of what is not ok"""
 
 
-ANSWER = PreflightAnswer
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, help="environment.json; needed without --json")
-    answer.options(parser)
-    parser.add_argument("--ceilings", type=Path, help="ceilings.json: what the GPU reaches")
-    parser.add_argument(
-        "--recorded", action="store_true", help="recorded evidence is used, whatever is here"
-    )
-    parser.add_argument("--no-counters", action="store_true", help="ncu is not run: tier B at best")
-    parser.add_argument(
-        "--probe",
-        action="append",
-        choices=("ncu", "nsys"),
-        default=[],
-        help="with --ceilings: make a tiny profile by ncu, by nsys; may be repeated",
-    )
-    parser.add_argument(
-        "--clock-policy", default="boost", help="what to record about clocks (default boost)"
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    if args.out is None and not args.json:
-        raise UsageError("give --out, or --json")
-    if args.ceilings and nvml.names():
+def measured(
+    recorded: bool,
+    clock_policy: str,
+    counters: bool = True,
+    reaches: Path | None = None,
+    probe: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The whole of environment.json. reaches: a file for what the GPU reaches, which is measured then, and each tool of `probe`
+    tried by a tiny profile."""
+    if reaches and nvml.names():
         Thread(target=ceilings.load).start()  # while the tools are asked
-    with gpu_held() if args.ceilings else nullcontext(False) as held:
+    with gpu_held() if reaches else nullcontext(False) as held:
         version = package_version("torch") if held else None
         check = TorchCheck() if version else None  # lasts as long as all that follows
-        result = preflight(args.recorded, args.clock_policy, not args.no_counters)
-        if args.ceilings:  # after it: the measurement is a program at the GPU
+        result = preflight(recorded, clock_policy, counters)
+        if reaches:  # after it: the measurement is a program at the GPU
             found = reached() if held else ceilings.unmeasured("no GPU is visible")
             if held and found.get("reason"):
                 result["findings"].append(finding("ceilings", "warn", found["reason"]))
-            write_json(args.ceilings, found)
+            write_json(reaches, found)
             if held and not found.get("reason"):
-                _probe(result, args.probe)
+                _probe(result, probe)
         if check and version:
             rows, row = result["findings"], torch_finding(version, check.answer())
             result["findings"] = [row if r["check"] == "torch" else r for r in rows]
-    if args.out is not None:
-        write_json(args.out, result)
-    if args.json:
-        rows, left_out = answer.cut(result.pop("findings"), args.limit)
-        del result["schema"]
-        answer.tell(PreflightAnswer(**result, findings=rows, left_out=left_out))
-        return 0
-    print(f"tier {result['tier']}: {result['tier_reason']}")
-    for row in result["findings"]:
-        if row["status"] != "ok":
-            print(f"{row['status']:8}{row['check']}: {row['found']}; {row['remedy']}")
-    return 0
+    return result

@@ -1,16 +1,7 @@
-"""Answer programs over the Model Context Protocol, on standard input and output: `pip install 'ncuflow[mcp]'`.
-
-    ncuflow mcp [--root FOLDER]                 reports, outputs and recordings below FOLDER (default: this one)
-    ncuflow mcp --root FOLDER --allow-run       also compiles and runs: changes of FlashInfer (`ncuflow try`), choices of it
-                                                (`ncuflow advise`), as you
-
-Nothing is written and nothing is run without --allow-run. A path is told from FOLDER on; one that leads out is refused.
-docs/agents.md has the tools, and how their answers are read.
-"""
+"""The server of the Model Context Protocol: a tool for each question of `answers`."""
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import os
 import signal
@@ -18,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ncuflow.cli import refused
-from ncuflow.io import CommandError, UsageError, clean
+from ncuflow.io import CommandError, clean, refused
 from ncuflow.origin import package_version
 from ncuflow.served import answers
 from ncuflow.served.root import Root
@@ -83,20 +73,10 @@ def made(root: Root) -> Any:
     )  # fmt: skip
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--root", type=Path, default=Path(), metavar="FOLDER", help="what is read")
-    parser.add_argument(
-        "--allow-run",
-        action="store_true",
-        help="also the tools `try` and `advise`, which run code as you",
-    )
-
-
-def run(args: argparse.Namespace) -> None:
-    if not args.root.is_dir():
-        raise UsageError(f"--root {args.root}: no such folder")
-    os.chdir(args.root)
-    server = made(Root(Path.cwd(), args.allow_run))
+def serve(root: Path, allow_run: bool) -> None:
+    """Answer on standard input and output, until that ends."""
+    os.chdir(root)
+    server = made(Root(Path.cwd(), allow_run))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
     server.run()

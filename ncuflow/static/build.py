@@ -1,20 +1,11 @@
 """Static facts of a sweep's kernels: its JIT modules compiled for an architecture, without a GPU.
 
-    ncuflow static --arch 8.0 --out FOLDER [--blocks '{"decode": [{"batch": 1}]}']
-                   [--targets rmsnorm,rope] [--only PATTERN] [--jobs 2] [--limit SECONDS]
-
 Each source of each module is compiled by the command that FlashInfer's own build has for it, to a
-cubin alone: no host code, nothing linked. What the tools say of the cubins is FOLDER/static.json.xz,
-a file per kernel source in FOLDER/usage (`cuobjdump -res-usage`). What that file has already, of the
-same FlashInfer and tools, stays and is not compiled again. --only: the sources alone whose
-MODULE/SOURCE the pattern finds. After --limit no further source is begun, those under way are ended,
-and what was made by then is written; a source that does not compile is named in the file, with the
-compiler's complaint. Exit status 3 where not all compiled.
+cubin alone: no host code, nothing linked.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import lzma
@@ -40,9 +31,9 @@ from ncuflow.process import CaptureError, python_environment, run_child
 from ncuflow.run import builds
 from ncuflow.static import cute
 from ncuflow.static.device import RESERVED_SHARED
-from ncuflow.static.facts import FILE, default_blocks
+from ncuflow.static.facts import FILE
 from ncuflow.sweep import points as sweep
-from ncuflow.target.contract import known, load
+from ncuflow.target.contract import load
 
 TOOLS = ("nvcc", "cuobjdump", "nvdisasm")
 # Masks that no point of a sweep has: compiled after all that some point launches.
@@ -272,42 +263,33 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
         stream.write(f'{head[:-1]}, "kernels": [\n{lines}\n]}}\n')
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--arch", required=True, help="compute capability: 8.0, 9.0a, 12.0a")
-    parser.add_argument("--out", type=Path, required=True, help="folder of static.json.xz")
-    parser.add_argument("--blocks", type=json.loads, help="blocks of a sweep by target, as JSON")
-    parser.add_argument("--targets", help="these targets of the sweep alone, separated by commas")
-    parser.add_argument("--only", default="", help="sources whose MODULE/SOURCE this finds")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at once")
-    parser.add_argument("--limit", type=float, default=86400, help="seconds for all of it")
-
-
-def run(args: argparse.Namespace) -> int:
-    deadline = time.monotonic() + args.limit
-    if not re.fullmatch(r"\d+\.\d[af]?", args.arch):
-        raise UsageError(f"--arch {args.arch}: not a compute capability such as 8.0 or 9.0a")
-    blocks = args.blocks or default_blocks()
-    names = args.targets.split(",") if args.targets else list(blocks)
-    unknown = [name for name in names if name not in known() or name not in blocks]
-    if unknown:
-        raise UsageError(f"--targets: the sweep has no points of {unknown[0]}")
+def compile_all(
+    arch: str,
+    out: Path,
+    blocks: Mapping[str, Sequence[sweep.Block]],
+    only: str = "",
+    workers: int | None = None,
+    limit_s: float = 86400.0,
+) -> bool:
+    """Whether all sources compiled that were not there yet; what the tools say of them is in the folder `out`. only: the sources
+    whose MODULE/SOURCE the pattern finds; workers: compilers at once."""
+    deadline = time.monotonic() + limit_s
     for name in TOOLS:
         toolkit.tool(name)
-    todo = jobs(args.arch, {name: blocks[name] for name in names})
-    todo = [job for job in todo if re.search(args.only, f"{job.module}/{job.source}")]
-    file = args.out / FILE
-    earlier = stored(file, origin(args.arch, todo))
+    todo = [job for job in jobs(arch, blocks) if re.search(only, f"{job.module}/{job.source}")]
+    file = out / FILE
+    earlier = stored(file, origin(arch, todo))
     done = {_key(s) for s in (earlier or {"sources": []})["sources"] if _built(s)}
     results: list[dict[str, Any]] = []
     left = [job for job in todo if (job.module, job.source) not in done]
-    with ThreadPoolExecutor(max(1, args.jobs)) as pool:
+    with ThreadPoolExecutor(max(1, workers or os.cpu_count() or 1)) as pool:
         try:
-            for result in pool.map(lambda job: build(job, args.out, deadline), left):
+            for result in pool.map(lambda job: build(job, out, deadline), left):
                 results.append(_said(result))
         finally:  # an interrupted run keeps what it has
             pool.shutdown(cancel_futures=True)
-            save(file, merged(earlier, facts(args.arch, results, todo)))
-    return 0 if all(_built(result) for result in results) else 3
+            save(file, merged(earlier, facts(arch, results, todo)))
+    return all(_built(result) for result in results)
 
 
 def _said(result: dict[str, Any]) -> dict[str, Any]:

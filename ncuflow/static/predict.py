@@ -1,29 +1,19 @@
-"""Times of a GPU that was not there, predicted from one that was measured, each with its interval.
-
-    ncuflow predict --measured RESULTS --on RESULTS --out predictions.json
-
-RESULTS are folders of *_results.json: of the GPU that was measured, and of the one to predict (tier S, or
-measured as well: then the file says how far the predictions were off).
-"""
+"""Times of a GPU that was not there, predicted from one that was measured, each with its interval."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, exp, log
-from pathlib import Path
 from statistics import median
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from ncuflow import answer
-from ncuflow.findings import stored
 from ncuflow.findings.ceilings import datasheet
-from ncuflow.io import UsageError, write_json
 from ncuflow.model import Point, Provenance, Results
 from ncuflow.static.device import Device, device
 from ncuflow.target.contract import Target, known
@@ -378,6 +368,7 @@ def _errors(residuals: Sequence[Residual], points: Sequence[PredictedPoint]) -> 
 class PredictAnswer(answer.Answer):
     """Times of a GPU that is not there, with intervals; no number of it is in a report."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("points",)
     command: Literal["predict"] = "predict"
     """the command that answers"""
     tier: Literal["S"]
@@ -400,39 +391,15 @@ class PredictAnswer(answer.Answer):
     """points that no prediction could be made of, each with why"""
 
 
-ANSWER = PredictAnswer
 COLUMNS = {
     name: answer.AnswerColumn(unit="µs", metric="", tier="S") for name in ("us", "low", "high")
 } | {"measured_us": answer.AnswerColumn(unit="µs", metric="time_cold_us", tier=None)}
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--measured", type=Path, required=True, help="results of a measured GPU")
-    parser.add_argument("--on", type=Path, required=True, help="results of the GPU to predict")
-    parser.add_argument("--out", type=Path, help="predictions.json; needed without --json")
-    answer.options(parser)
-
-
-def run(args: argparse.Namespace) -> None:
-    if args.out is None and not args.json:
-        raise UsageError("give --out, or --json")
-    try:
-        measured, wanted = ([*stored.folder(place).values()] for place in (args.measured, args.on))
-        found = predictions(measured, wanted)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    if args.out is not None:
-        write_json(args.out, found)
-    if args.json:
-        points, left_out = answer.cut(found["points"], args.limit)
-        told = {name: found[name] for name in ("tier", "covered", "across", "not_predicted")}
-        told |= {"predicted_from": found["from"], "predicted_for": found["to"], "points": points}
-        told |= {
-            name: found[name] and _without_points(found[name]) for name in ("left_out", "crossed")
-        }
-        told |= {"known_points": told.pop("left_out"), "left_out": left_out, "columns": COLUMNS}
-        answer.tell(PredictAnswer.model_validate(told))
-
-
-def _without_points(errors: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in errors.items() if name != "points"}
+def answered(found: dict[str, Any]) -> PredictAnswer:
+    """Predictions as an answer."""
+    told = {name: found[name] for name in ("tier", "covered", "across", "not_predicted", "points")}
+    told |= {"predicted_from": found["from"], "predicted_for": found["to"], "columns": COLUMNS}
+    for name, of in (("known_points", "left_out"), ("crossed", "crossed")):
+        told[name] = found[of] and {k: v for k, v in found[of].items() if k != "points"}
+    return PredictAnswer.model_validate(told)

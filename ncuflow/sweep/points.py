@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncuflow.io import BadInput, read_json
+from ncuflow.io import BadInput, UsageError, read_json
 from ncuflow.target.launch import MOST, GpuFacts, Written
 from ncuflow.target.source import reachable
 
@@ -123,6 +123,20 @@ def unable(target: Target, point: Planned, gpu: GpuFacts) -> str | None:
     return (
         f"{wanted[0]}, and nothing can be downloaded here" if wanted and not reachable() else None
     )
+
+
+def of_target(
+    name: str, file: Path | None, blocks: Sequence[Block] | None = None
+) -> tuple[Target, list[Planned]]:
+    """A target with its points: those of a file, or of blocks, or its own. Raises UsageError where one of them is bad."""
+    from ncuflow.target.contract import load
+
+    try:
+        target = load(name)
+        found = read_points(file, target) if file else points(target, blocks or [{}])
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return target, found
 
 
 def read_points(path: Path, target: Target, empty: bool = False) -> list[Planned]:

@@ -12,13 +12,12 @@ rules.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from ncuflow.claims import files
 from ncuflow.claims.audit import ClaimsAnswer, judge, summary
 from ncuflow.claims.evidence import load
 from ncuflow.io import UsageError, write_json
-from ncuflow.verbs.options import AS_TEXT, Many, Printed
+from ncuflow.verbs.options import AS_TEXT, Printed
 
 ANSWER = ClaimsAnswer
 
@@ -27,7 +26,7 @@ def command(
     *,
     results: Path,
     claims: Path,
-    targets: Annotated[list[str] | None, Many] = None,
+    targets: list[str] | None = None,
     source_index: Path | None = None,
     out: Path | None = None,
     printed: Printed = AS_TEXT,

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from ncuflow import answer
 from ncuflow.compare import reports
 from ncuflow.compare.records import CompareAnswer, Thresholds, answered
 from ncuflow.compare.verdict import METRICS, of_paths
 from ncuflow.io import UsageError, dump_json, emit, not_over
-from ncuflow.verbs.options import AS_TEXT, Many, OutFile, Printed
+from ncuflow.verbs.options import AS_TEXT, OutFile, Printed
 
 ANSWER = CompareAnswer
 
@@ -27,8 +27,8 @@ def command(
     head: Path,
     /,
     *,
-    base_targets: Annotated[list[str] | None, Many] = None,
-    head_targets: Annotated[list[str] | None, Many] = None,
+    base_targets: list[str] | None = None,
+    head_targets: list[str] | None = None,
     out: OutFile = None,
     format: Literal["table", "json"] = "table",
     alpha: float = Thresholds.alpha,

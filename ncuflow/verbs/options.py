@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ from cyclopts import Parameter
 from pydantic import BaseModel
 
 from ncuflow import answer
-from ncuflow.io import UsageError, emit
+from ncuflow.format import with_unit
+from ncuflow.io import UsageError, emit, write_text
 from ncuflow.sweep.plan import objects
 
 
@@ -47,8 +47,41 @@ def one_of(*names: str) -> Callable[[Any, Any], None]:
 OutFile = Annotated[Path | None, Parameter(converter=_as_written)]
 """A file to write; a folder's name is refused."""
 
-Many = Parameter(consume_multiple=True)
-"""Of a list: all words that follow, up to the next option."""
+Each = Parameter(consume_multiple=False)
+"""Of a list: an element each time that the option is given. Other lists take all words up to the next option."""
+
+
+def _relative(_: Any, tokens: Any) -> float:
+    """A change of 1 from "2%" or "0.02"."""
+    text = tokens[0].value
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = 0.0
+    if not 0.001 <= value <= 0.5:
+        raise ValueError(f"{text!r} is no change between 0.1% and 50%")
+    return value
+
+
+def _above_0(_: Any, value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise ValueError("It has to be above 0.")
+
+
+Effect = Annotated[float, Parameter(converter=_relative)]
+"""A difference that matters."""
+
+Seconds = Annotated[float, Parameter(validator=_above_0)]
+
+Jobs = Annotated[int | None, Parameter(validator=_above_0)]
+"""Files that are compiled at once."""
+
+
+def exclusive(**given: Any) -> None:
+    """Raises UsageError where two options are given of which one is enough."""
+    names = [f"--{name}" for name, value in given.items() if value]
+    if len(names) > 1:
+        raise UsageError(f"{names[0]} and {names[1]} do not go together")
 
 
 @Parameter(name="*")
@@ -78,8 +111,14 @@ def blocks_of(text: str | None) -> list[dict[str, Any]] | None:
     """Blocks of parameters, as JSON; None where there are none. Raises UsageError for what is no list of objects."""
     try:
         return None if text is None else objects(text)
-    except ArgumentTypeError as error:
+    except ValueError as error:
         raise UsageError(f"--blocks: {error}") from None
+
+
+def write_page(out: Path, text: str) -> str:
+    """Write a page; returns the line that says so."""
+    write_text(out, text)
+    return f"{out}: {with_unit(round(len(text.encode()) / 1e3), 'kB')}"
 
 
 AS_TEXT = Printed()

@@ -1,24 +1,12 @@
-"""Reports of any program in one HTML file, to read, to compare and to pass on, without a network.
-
-    ncuflow view FILE… [--out page.html] [--source FOLDER]
-
-Files are reports of ncu, traces of nsys (their SQLite export, or .nsys-rep where nsys is installed) and what ncu
-printed, each also as .xz. Of several reports the first is the baseline, and the others are compared with it kernel by
-kernel. No GPU and none of NVIDIA's tools are needed.
-"""
+"""The page of reports of any program: one HTML file, to read, to compare and to pass on, without a network."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from ncuflow.format import with_unit
-from ncuflow.io import BadInput, file_to_write, not_over, write_text
 from ncuflow.pages.html import page, view_columns
 from ncuflow.pages.html.view_columns import TOGETHER
-from ncuflow.view import files
 from ncuflow.view.model import ReportView, View
 
 # Bytes of a page beside its script, style and libraries: what does not fit is left out from the end, and counted.
@@ -26,34 +14,6 @@ BUDGET = 1_600_000
 MOST_MISSES = 32  # blocks that did not fit, after which nothing more is tried
 Blocks = Iterator[tuple[str, Any]]  # (name, value) of what is unpacked when it is opened
 SAME = "`ncuflow explain` and `ncuflow show` print the same of each report."
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    parser.add_argument(
-        "--out",
-        type=file_to_write,
-        help="default: the first file's name with .html, in this folder",
-    )
-    parser.add_argument(
-        "--source", type=Path, metavar="FOLDER", help="where source files are that no report embeds"
-    )
-
-
-def run(args: argparse.Namespace) -> None:
-    if args.source and not args.source.is_dir():
-        raise BadInput(args.source, "not a folder")
-    out = args.out or Path(_stem(args.files[0]) + ".html")
-    not_over(out, *args.files)
-    text = rendered(files.view(args.files, args.source))
-    write_text(out, text)
-    print(f"{out}: {with_unit(round(len(text.encode()) / 1e3), 'kB')}")
-
-
-def _stem(path: Path) -> str:
-    """report.ncu-rep.xz is report."""
-    name = path.name.removesuffix(".xz")
-    return name.rpartition(".")[0] or name
 
 
 def rendered(view: View, budget: int = BUDGET) -> str:

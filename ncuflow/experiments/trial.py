@@ -1,0 +1,198 @@
+"""A trial: base and change compiled, held against the float32 reference, timed in turns and counted.
+
+Of several changes all are compiled at once, and then tried one after the other.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from ncuflow.experiments import variant
+from ncuflow.experiments.build import (
+    START_S,
+    bench,
+    built,
+    own,
+    roots_of,
+    without_folders,
+)
+from ncuflow.experiments.record import ChangeRecord, PointTrial, Trial
+from ncuflow.experiments.variant import (
+    Overlay,
+    Patch,
+    difference,
+    installed_package,
+    lay,
+    read,
+)
+from ncuflow.experiments.why import CountedSide, explain, lacking
+from ncuflow.gpu import nvml, turns
+from ncuflow.io import CommandError, clean, scratch
+from ncuflow.origin import flashinfer_version, now
+from ncuflow.race import measure
+from ncuflow.race.eta import MeteredSide, TrialEta, tell
+from ncuflow.race.measure import failure
+from ncuflow.race.record import WORST
+from ncuflow.race.sequential import ALPHA
+from ncuflow.race.sides import BaseError, SideError, of_base, program
+from ncuflow.run import FATAL
+from ncuflow.sweep.points import Planned
+from ncuflow.target.contract import Target
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """What is tried, where and how. effect: the difference that matters, of 1; limit_s: of a check or a burst, after which a
+    change hangs; jobs: files compiled at once; counters: ncu is run as well."""
+
+    target: Target
+    points: Sequence[Planned]
+    effect: float
+    limit_s: float
+    jobs: int | None = None
+    counters: bool = True
+
+
+def tried(changes: Sequence[Path], plan: TrialPlan) -> Iterator[Trial]:
+    """The trial of each change, as it ends. Raises CommandError where nothing can be tried."""
+    installed = installed_package()
+    found = [_read(path, installed) for path in changes]
+    nvml.visible()  # who has no GPU need not wait for a compiler to hear of it
+    with ExitStack() as stack:
+        # All are laid first: one that does not apply is told before another is compiled.
+        laid = [_laid(change, installed, stack.enter_context(scratch())) for change in found]
+        begun = [
+            _begun(clean(path.name), change, overlay, installed, plan)
+            for path, change, overlay in zip(changes, found, laid, strict=True)
+        ]
+        yield from _tried(begun, plan, installed, laid)
+
+
+def _read(path: Path, installed: Path) -> Patch | str:
+    """A change: what is laid over the package, or the name of a version or a function."""
+    if name := variant.named_version(path):
+        return name
+    if name := variant.named_function(path):
+        variant.check_function(name, installed)
+        return name
+    return read(path, installed)
+
+
+def _laid(change: Patch | str, installed: Path, folder: Path) -> Overlay:
+    if isinstance(change, Patch):
+        return lay(change, installed, folder)
+    if variant.named_version(Path(change)):
+        return variant.lay_version(change, installed, folder)
+    return Overlay(installed, None, frozenset(), change)
+
+
+def _begun(
+    name: str, change: Patch | str, overlay: Overlay, installed: Path, plan: TrialPlan
+) -> Trial:
+    """The record of a trial before it, after a word of warning."""
+    tell(f"{name} is code, and runs as the user {getpass.getuser()}")
+    elsewhere = change.elsewhere if isinstance(change, Patch) else ()
+    for other in elsewhere:
+        tell(f"left out, for it is no file of the installed package: {other}")
+    return Trial(
+        change=ChangeRecord(
+            name=name,
+            files=sorted(clean(str(file)) for file in overlay.files),
+            elsewhere=list(elsewhere),
+            diff=difference(overlay, installed),
+        ),
+        target=plan.target.name,
+        effect=plan.effect,
+        alpha=ALPHA,
+        date=now(),
+        flashinfer=flashinfer_version(),
+        outcome="unchecked",
+    )
+
+
+def _tried(
+    trials: Sequence[Trial], plan: TrialPlan, installed: Path, laid: Sequence[Overlay]
+) -> Iterator[Trial]:
+    """Compile all changes, then check and time one after the other. Raises CommandError where the base fails."""
+    try:
+        patched = [overlay for overlay in laid if not overlay.function]
+        compiled = (plan.target, plan.points, installed, patched, plan.jobs, tell)
+        made = iter(built(*compiled)[0] if patched else ())
+        runs = []
+        for trial, overlay in zip(trials, laid, strict=True):
+            if not overlay.function:
+                found = next(made)
+                trial.modules = found.records
+                for error in found.failing.values():
+                    trial.outcome, trial.reason = "not compiled", error.reason
+                    trial.compile_error = error.complaint
+                    break
+            if trial.outcome == "not compiled":
+                yield trial
+            else:
+                runs.append((trial, overlay))
+        if runs:
+            overlays = [overlay for _, overlay in runs]
+            with bench(plan.target.name, overlays, plan.limit_s, tell) as sides:
+                eta = _eta(plan, len(runs))
+                for place, (trial, overlay) in enumerate(runs):
+                    with sides.of(place) as three:
+                        _measured(trial, plan, overlay, three, eta)
+                    # While ncu launches, the sides that are there wait.
+                    _counted(trial, plan, overlay, sides.held, eta)
+                    eta.ended()
+                    yield trial
+    except BaseError as error:
+        raise CommandError(clean(str(error)), FATAL) from None
+
+
+def _measured(
+    trial: Trial, plan: TrialPlan, overlay: Overlay, sides: measure.Sides, eta: TrialEta
+) -> None:
+    """Check and time every point, and conclude."""
+    with of_base():
+        found = sides.base.ask("gpu", START_S)
+    trial.gpu, trial.driver = found["facts"]["name"], found["driver"]
+    try:
+        roots_of(sides.change, overlay.package)
+        sides.change.ask("gpu", START_S)
+    except SideError as error:
+        trial.outcome, trial.reason = failure(error), without_folders(str(error), overlay)
+        return
+    base, change, again = (
+        MeteredSide(side, eta) for side in (sides.base, sides.change, sides.again)
+    )
+    three = measure.Sides(base, change, again, sides.limit_s)
+    points = measure.checked(three, plan.target, plan.points, eta)
+    measure.timed(three, plan.points, points, trial.effect, eta)
+    trial.points = [PointTrial(**dict(point)) for point in points]
+    outcomes = {point.outcome for point in points}
+    trial.outcome = next(outcome for outcome in WORST if outcome in outcomes)
+
+
+def _counted(
+    trial: Trial, plan: TrialPlan, overlay: Overlay, held: turns.Held, eta: TrialEta
+) -> None:
+    """Note what ncu counts of both sides at the points that were timed."""
+    if not plan.counters:
+        trial.no_counters = "not asked for (--no-counters)"
+    elif overlay.function:
+        trial.no_counters = "not counted beside a function in place of an API"
+    elif trial.points:
+        name, package = plan.target.name, overlay.package
+        sides = {
+            "base": CountedSide(*program(name), installed_package()),
+            "change": CountedSide(*program(name, package, own(overlay)), package),
+        }
+        explain(trial, plan.points, sides, held, START_S + plan.limit_s, eta.profiling)
+
+
+def _eta(plan: TrialPlan, trials: int) -> TrialEta:
+    """What says how far so many trials are."""
+    inputs = {case.id for point in plan.points for case in measure.cases(plan.target, point)}
+    profilers = 2 if plan.counters and not lacking() else 0
+    return TrialEta(tell, trials, len(plan.points), len(inputs), profilers)

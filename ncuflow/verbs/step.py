@@ -1,0 +1,58 @@
+"""The steps of a trace, kernel by kernel: which shapes ran, how far from the roof, and what another choice would bring.
+
+    ncuflow step TRACE [--device N] [--dump FOLDER] [--recording FOLDER] [--advice advice.json] [--known hidden=4096 …]
+                 [--html page.html]
+
+TRACE is an SQLite export of nsys (with --cuda-graph-trace=node), or the JSON of torch's profiler, also packed. A dump is the
+folder that FLASHINFER_TRACE_DUMP=1 left; it says what launches do not. Of a recording, by default the one of the trace's GPU,
+are ceilings, the points that launches are held against, and the choices that were measured. docs/step.md says how to record.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ncuflow import answer
+from ncuflow.io import emit, not_over
+from ncuflow.pages.html import step as page
+from ncuflow.step import screen
+from ncuflow.step.record import StepAnswer
+from ncuflow.step.trace import limited, step
+from ncuflow.verbs.options import AS_TEXT, OutFile, Printed, write_page
+
+ANSWER = StepAnswer
+
+
+def command(
+    trace: Path,
+    /,
+    *,
+    device: int | None = None,
+    dump: Path | None = None,
+    recording: Path | None = None,
+    advice: Path | None = None,
+    known: list[str] | None = None,
+    html: OutFile = None,
+    printed: Printed = AS_TEXT,
+) -> None:
+    """The steps of a trace.
+
+    Args:
+        trace: SQLite export of nsys, or JSON of torch's profiler
+        device: of several GPUs; default: the one that ran most
+        dump: folder that FLASHINFER_TRACE_DUMP=1 left
+        recording: a recording, or outputs
+        advice: what `ncuflow advise` wrote
+        known: NAME=NUMBER …, what you know besides, of tokens, decodes, decodes_kv_tokens, prompts, prompt_tokens,
+            prompt_kv_tokens, hidden, intermediate, vocab, qo_heads, kv_heads, head_dim, page_size
+        html: a page with the kernels
+    """
+    not_over(html, trace)
+    found = step(trace, dump, recording, advice, known, device)
+    said = write_page(html, page.rendered(found)) if html else None
+    if printed.json:
+        answer.tell(limited(found, printed.limit))
+    else:
+        emit(screen.screen(found), None)
+        if said:
+            print(f"\n{said}")
