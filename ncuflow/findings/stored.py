@@ -211,26 +211,35 @@ def completed(value: Any, kind: Any) -> Any:
     if is_typeddict(kind):
         if not isinstance(value, dict):
             return value
-        hints = get_type_hints(kind)
-        lacking = {
-            name: _empty(hints[name])
-            for name in hints  # in their order: the same bytes each time
-            if name in kind.__required_keys__ and name not in value
-        }
-        known_of = {
-            name: completed(one, hints[name]) for name, one in value.items() if name in hints
-        }
+        needed, records = _fields(kind)
+        lacking = {name: _empty(one) for name, one in needed.items() if name not in value}
         return {
             **value,
-            **known_of,
+            **{name: completed(value[name], one) for name, one in records.items() if name in value},
             **{n: empty for n, empty in lacking.items() if empty is not ...},
         }
+    if not _holds_records(kind):
+        return value
     of = get_args(kind)
     if isinstance(value, list) and get_origin(kind) is list:
         return [completed(one, of[0]) for one in value]
     if isinstance(value, dict) and get_origin(kind) is dict:
         return {name: completed(one, of[1]) for name, one in value.items()}
     return value
+
+
+@cache  # a file of results has thousands of records of a few types
+def _fields(kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Types by name of the fields that a record has to have, in their order, and of those that hold records."""
+    hints = get_type_hints(kind)
+    needed = {name: one for name, one in hints.items() if name in kind.__required_keys__}
+    return needed, {name: one for name, one in hints.items() if _holds_records(one)}
+
+
+@cache
+def _holds_records(kind: Any) -> bool:
+    inside = get_origin(kind) in (list, dict) and _holds_records(get_args(kind)[-1])
+    return is_typeddict(kind) or inside
 
 
 def _empty(kind: Any) -> Any:
