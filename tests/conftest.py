@@ -8,21 +8,19 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import gpu_modules
 import pytest
+import warm
 
 from ncuflow.evidence import location
 from ncuflow.evidence.manifest import checksums, sealed
-from ncuflow.findings import results as findings
-from ncuflow.findings import stored
-from ncuflow.io import read_json, write_json
+from ncuflow.findings import locate, stored
 from ncuflow.model import Results
-from ncuflow.parsers import tables
 
 if TYPE_CHECKING:
     import fake_machine
@@ -69,11 +67,8 @@ class Pipeline(Finished):
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """``snakemake -j1 ARGUMENTS``; a secret stands in the environment all the while."""
-        command = [sys.executable, "-m", "snakemake", "-j1", *arguments]
         environment = os.environ | {"NCUFLOW_TEST_TOKEN": SECRET, "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False
-        )
+        done = warm.run("snakemake", "-j1", *arguments, cwd=self.folder, env=environment)
         if check and done.returncode:
             pytest.fail(
                 f"{' '.join(arguments)}: status {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -188,24 +183,36 @@ def made(small: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small.copied(tmp_path_factory.mktemp("made") / "p").folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def results_once(shared: Path) -> Iterator[Callable[[Path, str], Path]]:
+    """The folder with the results of a target of a shipped recording, made once for all workers, also where code asks for it."""
+    make = locate.make_results
+
+    def kept(recording: Path, target: str) -> Path:
+        name = "-".join(recording.resolve().relative_to(ROOT / "recordings").parts)
+        return filled_once(shared / f"{name}-{target}", lambda to: make(recording, [target], to))
+
+    def once(recording: Path, targets: Iterable[str] | None, outputs: Path) -> None:
+        chosen = [] if targets is None else list(targets)
+        shipped = recording.resolve().is_relative_to(ROOT / "recordings")
+        if shipped and chosen and all((recording / one).is_dir() for one in chosen):
+            for target in chosen:
+                shutil.copytree(kept(recording, target), outputs, dirs_exist_ok=True)
+        else:
+            make(recording, targets and chosen, outputs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(locate, "make_results", once)
+        yield kept
+
+
 @pytest.fixture(scope="session")
-def recorded(shared: Path) -> Recorded:
-    """The results of a target of any recording, each found once for all workers."""
+def recorded(results_once: Callable[[Path, str], Path]) -> Recorded:
+    """The results of a target of any recording."""
 
     def results(recording: str, target: str) -> Results:
-        evidence = ROOT / "recordings" / recording
-        name = location.name(evidence)
-
-        def fill(folder: Path) -> None:
-            batches = read_json(evidence / "manifest.json")["targets"][target]
-            reports = [evidence / target / name for name in sorted(batches)]
-            tables.write(tables.collect(evidence, reports), folder)
-            made = findings.results(target, folder, evidence, name)
-            write_json(folder / f"{target}_results.json", made)
-
-        return stored.results(
-            filled_once(shared / f"{name}-{target}", fill) / f"{target}_results.json"
-        )
+        made = results_once(ROOT / "recordings" / recording, target)
+        return stored.results(made / f"results/{target}_results.json")
 
     return results
 

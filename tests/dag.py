@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from inspect import signature
@@ -19,6 +18,8 @@ from pathlib import Path
 from shlex import join, quote
 from types import SimpleNamespace
 from typing import Any
+
+import warm
 
 Job = dict[str, Any]
 # Of conftest's SMALL.
@@ -49,10 +50,9 @@ def asked(
 ) -> Any:
     """What a process of this file says of a project: {jobs, reruns}."""
     question = {"targets": [target], "config": config, "changes": changes, "lost": lost}
-    done = subprocess.run(
-        [sys.executable, __file__, json.dumps(question)],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    env = environment or dict(os.environ)
+    path = os.pathsep.join([str(Path(__file__).parent), env.get("PYTHONPATH", "")])
+    done = warm.run("dag", json.dumps(question), cwd=folder, env=env | {"PYTHONPATH": path})
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

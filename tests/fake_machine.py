@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import fake_gpus
+import warm
 import yaml
 from conftest import ROOT, Pipeline, copy_project
 
@@ -300,10 +301,7 @@ class Machine:
         (folder / "METADATA").write_text(f"Name: {package}\nVersion: {version}\n")
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*arguments), cwd=self.folder, env=self.environment, capture_output=True,
-            text=True, check=False,
-        )  # fmt: skip
+        return warm.run("snakemake", "-j1", *arguments, cwd=self.folder, env=self.environment)
 
     def configure(self, change: Callable[[dict[str, Any]], object]) -> None:
         """Let `change` edit the configuration in place."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from conftest import some_by_default
 
 from ncuflow.cli import dispatch, ended
 from ncuflow.evidence import manifest, recording
@@ -261,7 +262,7 @@ def renamed(folder: Path, names: Iterable[str], old: str, new: str) -> None:
 CAPTURED = ["timing.jsonl", "timing.1.jsonl", "pairs.jsonl", "sweep.json", "timing.jsonl.xz"]
 
 
-@pytest.mark.parametrize("name", CAPTURED)
+@pytest.mark.parametrize("name", some_by_default(CAPTURED, 2))
 @pytest.mark.parametrize(
     ("change", "message"),
     [

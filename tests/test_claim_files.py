@@ -6,14 +6,13 @@ import ast
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from re._constants import MAX_REPEAT, MAXREPEAT, MIN_REPEAT
 from re._parser import SubPattern, parse
 
 import pytest
 from claims_data import ROOT, claim, decide, judged, write
+from command import ncuflow
 from pydantic import BaseModel
 from results_data import entry, kernel, results
 
@@ -45,18 +44,7 @@ def test_a_claim_needs_no_code(tmp_path):
     )  # fmt: skip
     (found / "decode_results.json").write_text(json.dumps(results(point)))
     out = tmp_path / "claims.json"
-    command = [
-        "-m",
-        "ncuflow",
-        "claims",
-        "--results",
-        str(found),
-        "--claims",
-        str(folder),
-        "--out",
-        str(out),
-    ]
-    subprocess.run([sys.executable, *command], cwd=ROOT, check=True)
+    assert not ncuflow("claims", "--results", found, "--claims", folder, "--out", out).returncode
     (record,) = json.loads(out.read_text())
     content = json.loads(out.with_name("claims_summary.json").read_text())
     assert record["verdict"] == "confirmed" and record["source"]["document"] == "a talk"

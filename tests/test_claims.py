@@ -12,6 +12,7 @@ import sys
 
 import pytest
 from claims_data import A100, POINTS, ROOT, claim, decide, judged, write
+from command import ncuflow
 from conftest import DEFAULT, some
 from results_data import entry, kernel, results
 
@@ -396,11 +397,9 @@ def test_results_of_an_earlier_run_are_no_evidence(folder):
 )
 def test_what_the_command_cannot_read_or_write_is_one_line(folder, arguments, message):
     out = folder.parent / "claims.json"
-    command = [sys.executable, "-m", "ncuflow", "claims", "--results", str(folder)]
-    command += ["--claims", str(folder.parent / "claims")]
-    command += [argument.format(results=folder) for argument in arguments]
-    command += [] if "--out" in arguments else ["--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    words = [argument.format(results=folder) for argument in arguments]
+    words += [] if "--out" in arguments else ["--out", str(out)]
+    done = ncuflow("claims", "--results", folder, "--claims", folder.parent / "claims", *words)
     assert done.returncode == 2 and not out.exists()
     assert message in done.stderr and len(done.stderr.splitlines()) == 1
 

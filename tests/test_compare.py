@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from command import ncuflow
 from compare_data import PROVENANCE, compare, delta, kernel, pair, point, side, sweep, with_runs
 
 from ncuflow.compare import differences, records, verdict
@@ -330,41 +329,36 @@ def write_side(folder: Path, found: Side) -> Path:
     return results
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ncuflow", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
 @pytest.fixture
 def slower(tmp_path: Path) -> Path:
     """compare.json of two sides with one slow-down of 40 %, made by the command."""
     base, head = pair(*planted(7, **point("decode/B8", 60.0)))
     out = tmp_path / "compare.json"
     sides = (write_side(tmp_path / name, found) for name, found in (("a", base), ("b", head)))
-    done = run("compare", *sides, "--format", "json", "--out", out)
+    done = ncuflow("compare", *sides, "--format", "json", "--out", out)
     assert (done.returncode, done.stderr) == (0, "")
     return out
 
 
 def test_the_command_writes_the_same_bytes_again(slower: Path, tmp_path: Path) -> None:
-    again = run("compare", tmp_path / "a/results", tmp_path / "b/results", "--format", "json")
+    again = ncuflow("compare", tmp_path / "a/results", tmp_path / "b/results", "--format", "json")
     assert again.stdout == slower.read_text(encoding="utf-8")
 
 
 def test_the_gate_fails_on_a_slow_down_and_names_it(slower: Path) -> None:
-    done = run("check", slower, "--threshold", 0.05)
+    done = ncuflow("check", slower, "--threshold", 0.05)
     assert done.returncode == 1
     assert done.stdout.startswith("decode/B8: time ") and "beyond 5 %" in done.stdout
 
 
 def test_the_gate_passes_below_its_threshold_and_on_speed_ups(slower: Path, tmp_path: Path) -> None:
-    assert run("check", slower, "--threshold", 0.5).returncode == 0
+    assert ncuflow("check", slower, "--threshold", 0.5).returncode == 0
     back = tmp_path / "back.json"
-    run(
+    ncuflow(
         "compare", tmp_path / "b/results", tmp_path / "a/results", "--format", "json", "--out", back
     )
     assert changed(json.loads(back.read_text())) == {"decode/B8": "faster"}
-    assert run("check", back).returncode == 0
+    assert ncuflow("check", back).returncode == 0
 
 
 def test_the_gate_says_what_it_did_not_cover(tmp_path: Path) -> None:
@@ -372,7 +366,7 @@ def test_the_gate_says_what_it_did_not_cover(tmp_path: Path) -> None:
     del head.points["decode/B1"]
     out = tmp_path / "compare.json"
     write_json(out, compare(base, head, LIMITS))
-    done = run("check", out)
+    done = ncuflow("check", out)
     assert done.returncode == 0
     assert "1 point in the base only" in done.stderr and "runs per side" in done.stderr
 
@@ -400,7 +394,7 @@ def test_the_gate_does_not_pass_on_nothing(damage: Callable[[Side], None], tmp_p
         damage(base)
     out = tmp_path / "compare.json"
     write_json(out, compare(base, head, LIMITS))
-    done = run("check", out)
+    done = ncuflow("check", out)
     assert (done.returncode, done.stdout) == (
         check.NOTHING_TESTED,
         "check: nothing was tested, so nothing passes\n",
@@ -411,7 +405,7 @@ def test_sides_without_a_common_point_are_one_line(tmp_path: Path) -> None:
     base, head = pair(sweep(8))
     head.points = {"decode/other": head.points["decode/B1"] | {"point": "decode/other"}}
     sides = [write_side(tmp_path / name, found) for name, found in (("a", base), ("b", head))]
-    done = run("compare", *sides, "--out", tmp_path / "compare.json")
+    done = ncuflow("compare", *sides, "--out", tmp_path / "compare.json")
     assert done.returncode == 2 and not (tmp_path / "compare.json").exists()
     assert done.stderr == "error: head: has no point in common with base: nothing can be compared\n"
 
@@ -445,16 +439,16 @@ def test_results_of_two_machines_or_versions_are_not_one_side(
 def test_the_gate_refuses_what_is_no_comparison(content: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(content)
-    done = run("check", path)
+    done = ncuflow("check", path)
     assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_bad_sides_are_one_line_and_status_2(tmp_path: Path) -> None:
     empty = tmp_path / "results"
-    done = run("compare", empty, empty)
+    done = ncuflow("compare", empty, empty)
     assert (done.returncode, done.stderr) == (2, f"error: {empty}: no such file\n")
     empty.mkdir()
-    assert "no results here" in run("compare", empty, empty).stderr
+    assert "no results here" in ncuflow("compare", empty, empty).stderr
     (empty / "decode_results.json").write_text('{"points": 3}')
     with pytest.raises(BadInput, match="not the results of a target"):
         load(empty)
@@ -474,7 +468,7 @@ def test_bad_sides_are_one_line_and_status_2(tmp_path: Path) -> None:
     ],
 )
 def test_a_command_that_asks_for_nothing_clear_is_refused(arguments: tuple[str, ...]) -> None:
-    done = run(*arguments)
+    done = ncuflow(*arguments)
     assert done.returncode == 2 and done.stderr.endswith("--help` says what it takes\n")
     assert len(done.stderr.splitlines()) == 2
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from compare_data import compare
-from conftest import some
+from conftest import filled_once, some
 
 from ncuflow.cli import dispatch
 from ncuflow.compare import records
 from ncuflow.compare.records import Comparison, Thresholds
 from ncuflow.compare.verdict import load
-from ncuflow.flow import evidence
+from ncuflow.findings import locate
 from ncuflow.io import write_json
 from ncuflow.pages.markdown.comparison import render
 
@@ -34,42 +34,33 @@ Compared = Callable[[str, str], dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+def compared(shared: Path) -> Compared:
     """``compared("h200/0.6.18/baseline", "h200/0.6.18/planted-slow-downs")``: the document, from the evidence on."""
-    folder = tmp_path_factory.mktemp("sides")
-    done: dict[str, Path] = {}
 
+    @cache
     def of(base: str, head: str) -> dict[str, Any]:
         for name in (base, head):
             if not (RECORDINGS / name / "manifest.json").exists():
                 pytest.skip(f"recordings/{name} is not here")
-            if name not in done:
-                done[name] = results_of(name, folder / name)
-        return compare(load(done[base]), load(done[head]), Thresholds())
+        sides = (load(results_of(name, shared)) for name in (base, head))
+        return compare(*sides, Thresholds())
 
     return of
 
 
-def results_of(name: str, folder: Path) -> Path:
-    """Tables and results of a recording, as the rules make them."""
-    found = evidence.recorded(RECORDINGS / name)
-    for target in found.targets:
-        if target == "jit":
-            continue
-        tables = folder / "tables" / target
-        batches = [str(found.root / target / batch) for batch in found.batches(target)]
-        root = ("--evidence", str(found.root), "--target", target)
-        command("tables", *root, "--out", str(tables), *batches)
-        out = folder / "results" / f"{target}_results.json"
-        files = ("--out", str(out), "--measurements", str(tables / "measurements.parquet"))
-        command(
-            "results", *root, "--tables", str(tables), "--recording", str(found.recording), *files
+def results_of(name: str, shared: Path) -> Path:
+    """Results of a recording, of the large ones those of a few targets, made once for all workers."""
+
+    def fill(folder: Path) -> None:
+        targets = json.loads((RECORDINGS / name / "manifest.json").read_text())["targets"]
+        chosen = (
+            ["decode", "prefill", "rmsnorm", "rope"]
+            if name in (H100, H200)
+            else [one for one in targets if one != "jit"]
         )
-    return folder / "results"
+        locate.make_results(RECORDINGS / name, chosen, folder)
 
-
-def command(name: str, *arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "ncuflow", name, *arguments], cwd=ROOT, check=True)
+    return filled_once(shared / f"side-{name.replace('/', '-')}", fill) / "results"
 
 
 def changed(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -113,16 +104,21 @@ def test_an_injected_host_delay_is_shown_and_not_judged(compared: Compared) -> N
     assert point["id"] in note
 
 
-def test_no_host_time_of_two_recordings_is_judged(compared: Compared) -> None:
-    """plan() of one version takes 76 to 264 µs by recording: "faster" and "slower" of it are the host's."""
-    for sides in (
+@pytest.mark.parametrize(
+    "sides",
+    [
         ("h200/0.6.18/versions", "h200/0.7.2/versions"),
-        ("h200/0.6.14/gdn", "h200/0.7.2/gdn"),
-    ):
-        for point in some(compared(*sides)["points"]):
-            judged = {m for m, row in point["metrics"].items() if row["verdict"] != "not judged"}
-            assert judged <= {"cold_us"}
-            assert not [c for c in point["causes"] if c["kind"] in ("plan", "host_launch")]
+        pytest.param(("h200/0.6.14/gdn", "h200/0.7.2/gdn"), marks=pytest.mark.exhaustive),
+    ],
+)
+def test_no_host_time_of_two_recordings_is_judged(
+    compared: Compared, sides: tuple[str, str]
+) -> None:
+    """plan() of one version takes 76 to 264 µs by recording: "faster" and "slower" of it are the host's."""
+    for point in some(compared(*sides)["points"]):
+        judged = {m for m, row in point["metrics"].items() if row["verdict"] != "not judged"}
+        assert judged <= {"cold_us"}
+        assert not [c for c in point["causes"] if c["kind"] in ("plan", "host_launch")]
 
 
 V_STRIDES = "prefill/paged_S4096_*"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command import ncuflow
 from compare_data import kernel
 
 from ncuflow.cli import dispatch
@@ -126,8 +126,7 @@ def test_a_comparison_is_not_written_over_a_report(tmp_path: Path) -> None:
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ncuflow", "compare", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return ncuflow("compare", *arguments)
 
 
 def test_a_report_against_itself_changed_nothing() -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, some
+from conftest import ROOT, some, some_by_default
 from nsys_export import Export
 
 from ncuflow.cli import dispatch
@@ -70,7 +70,9 @@ def test_the_printed_trace_runs_as_it_is(
     assert "1500" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("report", REPORTS, ids=lambda path: "/".join(path.parts[-3:-1]))
+@pytest.mark.parametrize(
+    "report", some_by_default(REPORTS, 4), ids=lambda path: "/".join(path.parts[-3:-1])
+)
 def test_every_launch_of_the_shipped_reports_fits_on_a_screen(report: Path) -> None:
     found = ncu.read(report)
     for kernel in some(found.kernels):
@@ -105,7 +107,7 @@ def test_the_judgement_is_that_of_the_pages(recorded) -> None:
     assert compared > 5
 
 
-@pytest.mark.parametrize("index", [0, 1, 2])
+@pytest.mark.parametrize("index", some_by_default([0, 1, 2], 3))
 def test_every_number_is_found_where_its_trace_says(deep, index: int) -> None:
     found = launch.of_report(ncu.read(DEEP), index)
     samples = sum(line["samples"] for line in deep[index]["lines"])

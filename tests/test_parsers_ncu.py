@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from command import ncuflow
 from conftest import some, some_by_default
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -119,10 +120,7 @@ def recorded_path(target: str, tool: str) -> Path:
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ncuflow", "show", *map(str, arguments)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return ncuflow("show", *arguments)
 
 
 def by_kernel(rows, value):

@@ -7,10 +7,10 @@ import json
 import lzma
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command import ncuflow
 from conftest import some
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -496,10 +496,7 @@ def test_recorded_traces_attribute_every_point(source):
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ncuflow", "show", *map(str, arguments)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return ncuflow("show", *arguments)
 
 
 def test_the_command_in_its_three_forms(path):

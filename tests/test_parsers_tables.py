@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from command import ncuflow
 from conftest import some
 from hypothesis import given
 from hypothesis import strategies as st
@@ -386,10 +387,7 @@ def evidence(tmp_path):
 
 def command(root: Path, folder: Path, out: Path) -> subprocess.CompletedProcess[str]:
     arguments = ["--evidence", root, "--target", folder.parent.name, "--out", out, folder]
-    return subprocess.run(
-        [sys.executable, "-m", "ncuflow", "tables", *map(str, arguments)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return ncuflow("tables", *arguments)
 
 
 def test_a_batch_becomes_tables(evidence, tmp_path):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from command import ncuflow
 
 from ncuflow.cli import dispatch
 
@@ -63,8 +61,6 @@ def test_what_is_no_plan_is_bad_usage_and_writes_nothing(
 
 
 def test_a_folder_in_place_of_the_file_is_one_line(tmp_path: Path) -> None:
-    arguments = ["--points", json.dumps([POINT]), "--out", str(tmp_path)]
-    command = [sys.executable, "-m", "ncuflow", "plan", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = ncuflow("plan", "--points", json.dumps([POINT]), "--out", tmp_path)
     assert (done.returncode, done.stderr) == (2, f"error: {tmp_path}: Is a directory\n")
     assert not list(tmp_path.iterdir())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command import ncuflow
 from results_data import entry, kernel, results
 
 from ncuflow.findings import sanity
@@ -168,21 +167,16 @@ def test_infinity_which_json_has_no_number_for_is_text():
     assert "time_cold_us = inf µs is beyond 3.6e+09 µs [sample]" in str(found)
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ncuflow", "sanity", str(folder), *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
 def test_command_prints_a_line_each_and_exits_with_3(tmp_path):
     bad = results(entry("decode/B1", {}, sol_memory_pct=117.0, plan_us=-1.0))
     (tmp_path / "decode_results.json").write_text(json.dumps(bad))
-    done = run(tmp_path)
+    done = ncuflow("sanity", tmp_path)
     assert done.returncode == 3 and len(done.stdout.splitlines()) == 2
-    assert run(tmp_path, "--no-strict").returncode == 0
+    assert ncuflow("sanity", tmp_path, "--no-strict").returncode == 0
 
 
 def test_a_folder_without_results_is_an_error(tmp_path):
-    done = run(tmp_path)
+    done = ncuflow("sanity", tmp_path)
     assert done.returncode == 2 and "no results here" in done.stderr
 
 

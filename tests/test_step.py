@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import lzma
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -30,7 +29,7 @@ from engine_trace import (
 )
 
 from ncuflow.cli import dispatch
-from ncuflow.findings import kernelname, locate
+from ncuflow.findings import kernelname
 from ncuflow.findings.choices import Effect
 from ncuflow.io import BadInput, UsageError, read_json
 from ncuflow.pages.html import step as html
@@ -50,23 +49,6 @@ RECORDED = sorted(
     for pattern in ("h100/0.7.2/default/*/b*", "h200/0.7.2/kernels/*/*")
     for path in ROOT.glob(f"recordings/{pattern}/trace.sqlite.xz")
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def made_once(tmp_path_factory) -> Iterator[None]:
-    """Results of a recording take seconds: they are made once for all tests here."""
-    write, kept = locate.make_results, {}
-
-    def once(recording: Path, targets: Any, outputs: Path) -> None:
-        key = (recording, tuple(targets))
-        if key not in kept:
-            kept[key] = tmp_path_factory.mktemp("results")
-            write(recording, targets, kept[key])
-        shutil.copytree(kept[key], outputs, dirs_exist_ok=True)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(locate, "make_results", once)
-        yield
 
 
 def answer(trace: MadeTrace, tmp_path: Path, gpu: str | None = "NVIDIA H100 80GB HBM3", **more: Any) -> StepAnswer:  # fmt: skip
