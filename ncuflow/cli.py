@@ -47,7 +47,6 @@ GROUPS = {
             "ncuflow.verbs.trial",
             "a change of FlashInfer: still right? faster, where, by how much, why?",
         ),
-        "trial-page": ("ncuflow.pages.html.trial", "the record of a trial in one HTML file"),
         "advise": (
             "ncuflow.verbs.advise",
             "which backend, settings and tunables are fastest, shape by shape",
@@ -56,7 +55,6 @@ GROUPS = {
             "ncuflow.verbs.bisect",
             "between which two versions a point changed, and why",
         ),
-        "script": ("ncuflow.verbs.script", "a point as a Python file, for your own ncu and nsys"),
         "targets": (
             "ncuflow.verbs.targets",
             "what can be measured here, and why the rest cannot",
@@ -72,26 +70,45 @@ GROUPS = {
             "ncuflow.verbs.workload",
             "a sweep of a test list, a trace, or what a server called",
         ),
-        "claims": ("ncuflow.verbs.claims", "judge claims by measured results"),
         "check": (
             "ncuflow.verbs.check",
-            "fail on a slow-down, or on what a file asks of single points",
+            "fail on a slow-down, or on what a file asks of single points; claims, sanity",
         ),
-        "sanity": ("ncuflow.verbs.sanity", "numbers of results that cannot be"),
-        "export": ("ncuflow.verbs.export", "results for Bencher, GitHub, JUnit and Perfetto"),
+        "export": (
+            "ncuflow.verbs.export",
+            "results for Bencher, GitHub, JUnit and Perfetto; a point as a script",
+        ),
     },
     "evidence": {
         "record": (
             "ncuflow.verbs.record",
             "keep captures as a recording, verify one, or remove what is private",
         ),
-        "static": ("ncuflow.verbs.static", "what compiled kernels say of a GPU, without one"),
-        "predict": ("ncuflow.verbs.predict", "times of a GPU that is not there, with intervals"),
-        "counters": ("ncuflow.verbs.counters", "the counters that `ncu --metrics` is given"),
+        "static": (
+            "ncuflow.verbs.static",
+            "a GPU that is not here: its kernels compiled, times predicted, counters",
+        ),
         "mcp": ("ncuflow.verbs.mcp", "answer programs over the Model Context Protocol"),
     },
 }
 USER = {name: found for group in GROUPS.values() for name, found in group.items()}
+# Parts of a verb, which its help names: two words, each with arguments of its own.
+PARTS = {
+    "check claims": ("ncuflow.verbs.claims", "judge claims by measured results"),
+    "check sanity": ("ncuflow.verbs.sanity", "numbers of results that cannot be"),
+    "export script": (
+        "ncuflow.verbs.script",
+        "a point as a Python file, for your own ncu and nsys",
+    ),
+    "static predict": (
+        "ncuflow.verbs.predict",
+        "times of a GPU that is not there, with intervals",
+    ),
+    "static counters": (
+        "ncuflow.verbs.counters",
+        "the counters that `ncu --metrics` is given",
+    ),
+}
 RULES = {
     "plan": ("ncuflow.sweep.plan", "the points of a batch"),
     "lock": ("ncuflow.gpu.turns", "run a command with one GPU locked"),
@@ -123,21 +140,26 @@ RULES = {
     "compare-figures": ("ncuflow.pages.markdown.comparison_figures", "a comparison -> figures"),
     "compare-page": ("ncuflow.pages.markdown.comparison", "comparisons -> a Markdown page"),
 }
-COMMANDS = USER | RULES
+COMMANDS = USER | PARTS | RULES
 # Names of an earlier version, and those that they go by now.
 RENAMED = {
     "gate": "check",
     "require": "check",
     "scrub": "record --scrub",
     "search": "advise --tunables",
+    "trial-page": "try --from",
+    "claims": "check claims",
+    "sanity": "check sanity",
+    "script": "export script",
+    "predict": "static predict",
+    "counters": "static counters",
 }
 # What people call and has no ``ANSWER`` to --json, and why.
 SILENT = {
     "run": "Snakemake's to say",
     "export": "it writes a file of another tool's format",
-    "script": "it writes a file of Python",
+    "export script": "it writes a file of Python",
     "view": "it writes a page",
-    "trial-page": "it writes a page",
     "mcp": "it answers over a protocol of its own",
     "record": "it writes a folder with its own manifest",
     "static": "it writes files",
@@ -168,14 +190,21 @@ def dispatch(words: Sequence[str]) -> int:
     if words and words[0] in RENAMED:
         print(f"note: {words[0]} is now `ncuflow {RENAMED[words[0]]}`", file=sys.stderr)
         words = [*RENAMED[words[0]].split(), *words[1:]]
-    if not words or words[0] not in COMMANDS:
+    name, rest = named(words)
+    if name not in COMMANDS:
         return _overview(words)
-    module = importlib.import_module(COMMANDS[words[0]][0])
+    module = importlib.import_module(COMMANDS[name][0])
     run = _argparsed if hasattr(module, "configure") else _called
     try:
-        return int(run(module, words[0], words[1:]) or 0)
+        return int(run(module, name, rest) or 0)
     except UsageError as error:
-        _misused(words[0], str(error))
+        _misused(name, str(error))
+
+
+def named(words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """(the command that words begin with, of one word or of two, and those after it)."""
+    first = " ".join(words[:2])
+    return (first, words[2:]) if first in PARTS else ("".join(words[:1]), words[1:])
 
 
 def app(module: ModuleType, name: str) -> App:
@@ -246,7 +275,9 @@ def _misused(name: str, why: str) -> NoReturn:
 
 def _overview(words: Sequence[str]) -> int:
     """The list of commands, where none was named: those that people call, or all."""
-    groups = GROUPS | ({"called by rules": RULES} if "--help-all" in words[:1] else {})
+    groups = GROUPS | (
+        {"parts": PARTS, "called by rules": RULES} if "--help-all" in words[:1] else {}
+    )
     listed = [
         "\n".join([f"{group}:", *(f"  {name:18}{what}" for name, (_, what) in of.items())])
         for group, of in groups.items()

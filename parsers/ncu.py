@@ -545,7 +545,11 @@ def _uncounted(kernel: Any, found: Row) -> Iterator[str]:
     if busy >= TENSOR_BUSY and counted == {"tensor_flops"} and not found["tensor_flops"]:
         counted = set()
     if busy >= TENSOR_WORK and not counted:
-        hint = f': ncu --metrics "$(ncuflow counters {kernel.chip})"' if kernel.chip != ANY else ""
+        hint = (
+            f': ncu --metrics "$(ncuflow static counters {kernel.chip})"'
+            if kernel.chip != ANY
+            else ""
+        )
         yield f"tensor operations are not counted, or not all{hint}"
 
 

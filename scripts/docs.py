@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from ncuflow import answer
+from ncuflow.cli import PARTS as PARTS_OF_VERBS
 from ncuflow.cli import USER, ended
 from ncuflow.evidence import location
 from ncuflow.experiments import bisection, record, text
@@ -284,10 +285,10 @@ def made(page: str) -> str:
 def schemas() -> dict[Path, str]:
     """The JSON Schema of every command's answer, by the file that ships it."""
     found = {}
-    for name, (module, _) in USER.items():
+    for name, (module, _) in (USER | PARTS_OF_VERBS).items():
         answers = getattr(importlib.import_module(module), "ANSWER", None)
         if answers is not None:
-            found[SCHEMAS / f"{name}.json"] = answer.schema(answers)
+            found[SCHEMAS / f"{name.split()[-1]}.json"] = answer.schema(answers)
     return found
 
 

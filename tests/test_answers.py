@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 from conftest import ROOT, some
 
-from ncuflow.cli import SILENT, USER, dispatch
+from ncuflow.cli import PARTS, SILENT, USER, dispatch
 from ncuflow.experiments.record import ChangeRecord, Trial
 from ncuflow.findings import lineage, locate
 from ncuflow.race.record import Relative, TrialTiming
@@ -80,19 +80,19 @@ def said(name: str, outputs: Path) -> list[list[str]]:
         ],
         "step": [[str(TRACE), "--recording", str(outputs)]],
         "trace": [[f"{DEEP}#0", "busiest_pct"], [POINT, "gbs_fraction_counter", str(outputs)]],
-        "claims": [
+        "check claims": [
             ["--results", results, "--claims", str(outputs / "claims"), "--targets", "decode"]
         ],
         "check": [
             [str(outputs / "gate.yaml"), "--results", results],
             [str(outputs / "compare.json"), "--threshold", "0.01"],
         ],
-        "sanity": [[results], [str(outputs / "wrong")]],
+        "check sanity": [[results], [str(outputs / "wrong")]],
         "preflight": [["--recorded"]],
         "targets": [[]],
         "workload": [[str(workload(outputs)), "--out", out]],
-        "predict": [["--measured", results, "--on", str(outputs / "h100/results")]],
-        "counters": [["gh100"]],
+        "static predict": [["--measured", results, "--on", str(outputs / "h100/results")]],
+        "static counters": [["gh100"]],
     }
     return words[name]
 
@@ -109,10 +109,10 @@ def workload(outputs: Path) -> Path:
 
 
 def schema(name: str) -> dict[str, Any]:
-    return json.loads((ROOT / f"ncuflow/schemas/{name}.json").read_text())
+    return json.loads((ROOT / f"ncuflow/schemas/{name.split()[-1]}.json").read_text())
 
 
-ANSWERING = [name for name in USER if name not in SILENT]
+ANSWERING = [name for name in USER | PARTS if name not in SILENT]
 Asked = Callable[..., dict[str, Any]]
 
 
@@ -129,11 +129,11 @@ def asked(capsys: pytest.CaptureFixture[str]) -> Asked:
 
 
 def test_every_verb_answers_or_says_why_not() -> None:
-    for name, (module, _) in USER.items():
+    for name, (module, _) in (USER | PARTS).items():
         answers = hasattr(importlib.import_module(module), "ANSWER")
         assert answers != (name in SILENT), name
     shipped = {path.stem for path in (ROOT / "ncuflow/schemas").glob("*.json")}
-    assert shipped == set(ANSWERING)
+    assert shipped == {name.split()[-1] for name in ANSWERING}
 
 
 def test_the_schemas_that_ship_are_those_of_the_models(monkeypatch) -> None:
@@ -148,10 +148,14 @@ def test_the_answer_of_a_verb_is_what_its_schema_says(
 ) -> None:
     jsonschema.Draft202012Validator.check_schema(schema(name))
     for words in some(said(name, outputs)):
-        whole = asked(name, *words)
+        whole = asked(*name.split(), *words)
         jsonschema.validate(whole, schema(name))
-        assert (whole["command"], whole["schema_version"], whole["left_out"]) == (name, 1, 0)
-        brief = asked(name, *words, "--limit", "1")
+        assert (whole["command"], whole["schema_version"], whole["left_out"]) == (
+            name.split()[-1],
+            1,
+            0,
+        )
+        brief = asked(*name.split(), *words, "--limit", "1")
         jsonschema.validate(brief, schema(name))
         assert brief["left_out"] == sum(len(rows) - 1 for rows in cut(whole, brief))
         assert all(
@@ -193,11 +197,14 @@ def test_a_trial_is_what_its_schema_says() -> None:
 
 
 def test_an_answer_ends_as_the_command_does(outputs: Path, capsys) -> None:
+    right, wrong = said("check sanity", outputs)
+    ends = [(["check", *words], 1) for words in said("check", outputs)]
     for words, status in (
-        *((words, 1) for words in said("check", outputs)), (said("sanity", outputs)[0], 0), (said("sanity", outputs)[1], 3),
-    ):  # fmt: skip
-        name = "check" if words in said("check", outputs) else "sanity"
-        assert dispatch([name, *words]) == dispatch([name, *words, "--json"]) == status
+        *ends,
+        (["check", "sanity", *right], 0),
+        (["check", "sanity", *wrong], 3),
+    ):
+        assert dispatch(words) == dispatch([*words, "--json"]) == status
 
 
 @pytest.mark.parametrize("name", ["show", "compare"])

@@ -53,7 +53,11 @@ def test_a_child_runs_this_code_and_takes_no_module_from_the_folder_that_it_work
     monkeypatch.chdir(tmp_path)
     lines: list[str] = []
     code = "import ncuflow.io, yaml, sys; print(ncuflow.io.__file__)"
-    for words in (["-c", code], ["-m", "ncuflow", "counters", "gh100"], ["-m", "pip", "--version"]):
+    for words in (
+        ["-c", code],
+        ["-m", "ncuflow", "static", "counters", "gh100"],
+        ["-m", "pip", "--version"],
+    ):
         done = run_child(
             [sys.executable, *words], env=process.python_environment(), on_line=lines.append
         )

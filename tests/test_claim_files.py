@@ -44,7 +44,9 @@ def test_a_claim_needs_no_code(tmp_path):
     )  # fmt: skip
     (found / "decode_results.json").write_text(json.dumps(results(point)))
     out = tmp_path / "claims.json"
-    assert not ncuflow("claims", "--results", found, "--claims", folder, "--out", out).returncode
+    assert not ncuflow(
+        "check", "claims", "--results", found, "--claims", folder, "--out", out
+    ).returncode
     (record,) = json.loads(out.read_text())
     content = json.loads(out.with_name("claims_summary.json").read_text())
     assert record["verdict"] == "confirmed" and record["source"]["document"] == "a talk"

@@ -399,7 +399,9 @@ def test_what_the_command_cannot_read_or_write_is_one_line(folder, arguments, me
     out = folder.parent / "claims.json"
     words = [argument.format(results=folder) for argument in arguments]
     words += [] if "--out" in arguments else ["--out", str(out)]
-    done = ncuflow("claims", "--results", folder, "--claims", folder.parent / "claims", *words)
+    done = ncuflow(
+        "check", "claims", "--results", folder, "--claims", folder.parent / "claims", *words
+    )
     assert done.returncode == 2 and not out.exists()
     assert message in done.stderr and len(done.stderr.splitlines()) == 1
 
@@ -506,6 +508,7 @@ def recorded(finished, tmp_path_factory):
         sys.executable,
         "-m",
         "ncuflow",
+        "check",
         "claims",
         "--results",
         str(results),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import run_python, some
 
-from ncuflow.cli import COMMANDS, RULES, USER, dispatch
+from ncuflow.cli import COMMANDS, PARTS, RENAMED, RULES, USER, dispatch, named
 from ncuflow.verbs import run as workflow
 
 ROOT = Path(__file__).parents[1]
@@ -51,7 +51,7 @@ def test_a_profile_of_the_environment_says_how_many_jobs_run(
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_says_what_it_takes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
-        assert dispatch([name, "--help"]) == 0
+        assert dispatch([*name.split(), "--help"]) == 0
     except SystemExit as ended:  # of argparse
         assert ended.code == 0
     assert capsys.readouterr().out.startswith(f"usage: ncuflow {name} ")
@@ -78,7 +78,7 @@ def test_what_only_rules_call_is_what_they_and_other_commands_call_and_no_user_d
 
 def test_the_list_of_commands_imports_none_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert listed("--help", capsys) == [*USER]
-    assert listed("--help-all", capsys) == [*USER, *RULES]
+    assert listed("--help-all", capsys) == [*USER, *(name.split()[0] for name in PARTS), *RULES]
     code = "import sys; from ncuflow.cli import dispatch; dispatch(['--help']); "
     code += "sys.exit(str(sorted(m for m in sys.modules if m.startswith('ncuflow.'))))"
     assert run_python(code)[1] == "['ncuflow.cli', 'ncuflow.io', 'ncuflow.locks']\n"
@@ -86,8 +86,30 @@ def test_the_list_of_commands_imports_none_of_them(capsys: pytest.CaptureFixture
 
 def test_no_name_of_a_command_stands_for_two() -> None:
     assert (
-        len(COMMANDS) == len(USER) + len(RULES) == len({module for module, _ in COMMANDS.values()})
+        len(COMMANDS)
+        == len(USER) + len(PARTS) + len(RULES)
+        == len({module for module, _ in COMMANDS.values()})
     )
+
+
+def test_the_list_is_short_and_a_part_belongs_to_a_verb_of_it() -> None:
+    assert len(USER) <= 18
+    for name in PARTS:
+        verb, part = name.split()
+        assert verb in USER and named([verb, part, "x"]) == (name, ["x"])
+    assert named(["check", "x"]) == ("check", ["x"])
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_an_older_name_goes_on_and_names_the_new_one(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now, _ = named(RENAMED[name].split())
+    assert now in COMMANDS and name not in COMMANDS
+    assert dispatch([name, "--help"]) == 0
+    said = capsys.readouterr()
+    assert said.err == f"note: {name} is now `ncuflow {RENAMED[name]}`\n"
+    assert said.out.startswith(f"usage: ncuflow {now} ")
 
 
 def test_an_unknown_command_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:

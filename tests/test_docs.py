@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import importlib
 import json
@@ -15,7 +14,7 @@ import pytest
 import yaml
 from conftest import some
 
-from ncuflow.cli import COMMANDS, app
+from ncuflow.cli import COMMANDS, app, named
 from ncuflow.served import server
 from ncuflow.served.root import Root
 from ncuflow.target.contract import known
@@ -77,15 +76,10 @@ def test_every_command_that_a_program_is_told_parses(path: Path) -> None:
     lines = [words for words in command_lines(path) if words[0] != "COMMAND"]
     assert {"explain", "show", "compare", "trace", "try", "targets", "mcp"} <= {w[0] for w in lines}
     for words in lines:
-        module = importlib.import_module(COMMANDS[words[0]][0])
-        if not words[1:]:  # the command is only named
-            continue
-        if hasattr(module, "command"):
-            app(module, words[0]).parse_args(words[1:], exit_on_error=False, print_error=False)
-        else:
-            parser = argparse.ArgumentParser(prog=words[0])
-            module.configure(parser)
-            parser.parse_args(words[1:])
+        name, rest = named(words)
+        module = importlib.import_module(COMMANDS[name][0])
+        if rest:  # else the command is only named
+            app(module, name).parse_args(rest, exit_on_error=False, print_error=False)
 
 
 def test_a_skill_says_what_it_is_for_and_stays_short() -> None:

@@ -303,7 +303,7 @@ def test_the_registrys_counters_are_shown_as_the_command_that_prints_them(tmp_pa
     (batch / "sweep.json").write_text(json.dumps({"command": command}))
     shown = guide_source.commands(tmp_path)
     assert shown["counters"] == (
-        f"""ncu --section 'a b' --metrics "$(python -m ncuflow counters {arch})" python"""
+        f"""ncu --section 'a b' --metrics "$(python -m ncuflow static counters {arch})" python"""
     )
     assert shown["timeline"] is None
 

@@ -41,7 +41,7 @@ def test_a_child_that_is_killed_is_a_failure(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(cli, "main", killed)
     with pytest.raises(RuntimeError, match="exit status -9"):
-        in_pool(tmp_path / "log", "sanity")
+        in_pool(tmp_path / "log", "check sanity")
 
 
 def test_a_mistake_of_the_program_leaves_its_traceback(
@@ -52,14 +52,14 @@ def test_a_mistake_of_the_program_leaves_its_traceback(
 
     monkeypatch.setattr(cli, "main", wrong)
     with pytest.raises(RuntimeError, match="exit status 1"):
-        in_pool(tmp_path / "log", "sanity")
+        in_pool(tmp_path / "log", "check sanity")
     assert "AssertionError: a mistake" in (tmp_path / "log").read_text()
 
 
 def test_a_missing_package_is_a_line_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(jobs.USED, "sanity", "nowhere_to_be_found")
     with pytest.raises(RuntimeError, match="No module named 'nowhere_to_be_found'"):
-        in_pool(tmp_path / "log", "sanity")
+        in_pool(tmp_path / "log", "check sanity")
     assert (tmp_path / "log").read_text() == "error: No module named 'nowhere_to_be_found'\n"
 
 
@@ -85,7 +85,7 @@ def test_a_child_searches_nothing_for_garbage_and_its_parent_nothing_that_a_chil
 ):
     monkeypatch.setattr(cli, "main", lambda _: sys.exit(gc.isenabled()))
     inherited = [[number] for number in range(100_000)]
-    in_pool(tmp_path / "log", "sanity")
+    in_pool(tmp_path / "log", "check sanity")
     assert len(gc.get_objects()) < len(inherited)
 
 

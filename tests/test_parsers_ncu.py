@@ -824,7 +824,7 @@ def test_without_the_counters_of_blackwell_there_are_no_flops_and_it_is_said(tmp
     assert "tensor_flops" not in found and "tensor_flops_peak_per_second" not in found
     assert found["tensor_pipe_pct"] > 1
     assert "tensor operations are not counted" in kernel["problems"]
-    assert "$(ncuflow counters gb100)" in kernel["problems"]
+    assert "$(ncuflow static counters gb100)" in kernel["problems"]
 
 
 @pytest.mark.parametrize(

@@ -288,10 +288,10 @@ def test_the_chip_is_told_by_compute_capability(capability, chip):
 
 
 def test_the_command_prints_the_names_of_a_chip(capsys):
-    dispatch(["counters", "gb202"])
+    dispatch(["static", "counters", "gb202"])
     assert capsys.readouterr().out.strip() == ",".join(counters("gb202"))
     with pytest.raises(SystemExit):
-        dispatch(["counters", "gb999"])
+        dispatch(["static", "counters", "gb999"])
     assert 'Invalid value "gb999" for CHIP. Choose from: ' in capsys.readouterr().err
 
 

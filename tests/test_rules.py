@@ -53,7 +53,7 @@ def test_every_file_of_the_project_is_read_by_a_command(monkeypatch):
     monkeypatch.chdir(ROOT)
     pages = [path.name.removesuffix(".md.j2") for path in (ROOT / "templates").glob("*.md.j2")]
     read = {file for name in COMMANDS for file in closure.of(name, pages=pages)}
-    # No rule reads what a notebook imports, what `scripts/docs.py` writes for readers of answers, what `ncuflow script` fills.
+    # No rule reads what a notebook imports, what `scripts/docs.py` writes for readers of answers, what `export script` fills.
     workflow = {"ncuflow/cli.py", "ncuflow/__main__.py", "ncuflow/api.py"}
     workflow |= {f for f in project_files(ROOT) if f.startswith("ncuflow/schemas/")}
     workflow |= {f for f in project_files(ROOT) if f.startswith("templates/script/")}
@@ -101,7 +101,7 @@ def test_a_target_is_read_where_targets_are_loaded_by_name(monkeypatch):
     monkeypatch.chdir(ROOT)
     assert "targets/decode.py" in closure.of("launch", target="decode")
     assert "targets/rope.py" not in closure.of("launch", target="decode")
-    assert {"targets/decode.py", "targets/rope.py"} <= set(closure.of("claims"))
+    assert {"targets/decode.py", "targets/rope.py"} <= set(closure.of("check claims"))
 
 
 def test_data_files_are_read_by_what_names_them(monkeypatch):

@@ -170,13 +170,13 @@ def test_infinity_which_json_has_no_number_for_is_text():
 def test_command_prints_a_line_each_and_exits_with_3(tmp_path):
     bad = results(entry("decode/B1", {}, sol_memory_pct=117.0, plan_us=-1.0))
     (tmp_path / "decode_results.json").write_text(json.dumps(bad))
-    done = ncuflow("sanity", tmp_path)
+    done = ncuflow("check", "sanity", tmp_path)
     assert done.returncode == 3 and len(done.stdout.splitlines()) == 2
-    assert ncuflow("sanity", tmp_path, "--no-strict").returncode == 0
+    assert ncuflow("check", "sanity", tmp_path, "--no-strict").returncode == 0
 
 
 def test_a_folder_without_results_is_an_error(tmp_path):
-    done = ncuflow("sanity", tmp_path)
+    done = ncuflow("check", "sanity", tmp_path)
     assert done.returncode == 2 and "no results here" in done.stderr
 
 

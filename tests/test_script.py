@@ -183,9 +183,9 @@ def test_the_launch_alone_is_in_the_range_of_the_id(
 
 def test_a_point_is_named_by_its_id_or_by_its_target_and_parameters(tmp_path: Path) -> None:
     by_id, by_name = tmp_path / "a.py", tmp_path / "b.py"
-    assert dispatch(["script", DEFAULT, "--out", str(by_id)]) == 0
+    assert dispatch(["export", "script", DEFAULT, "--out", str(by_id)]) == 0
     blocks = '[{"batch": 32, "kv_len": 2048}]'
-    assert dispatch(["script", "decode", "--blocks", blocks, "--out", str(by_name)]) == 0
+    assert dispatch(["export", "script", "decode", "--blocks", blocks, "--out", str(by_name)]) == 0
     assert by_id.read_text() == by_name.read_text().replace("b.py", "a.py")
     assert "python a.py" in by_id.read_text()
 
@@ -222,7 +222,7 @@ def test_what_is_no_point_is_one_line(
 ) -> None:
     out = tmp_path / "point.py"
     with pytest.raises(SystemExit) as ended:
-        dispatch(["script", *words, "--out", str(out)])
+        dispatch(["export", "script", *words, "--out", str(out)])
     assert ended.value.code == 2 and said in capsys.readouterr().err
     assert not out.exists()
 
@@ -239,7 +239,7 @@ def test_what_is_no_point_is_one_line(
 def test_the_name_of_a_file_does_not_end_its_docstring(
     name: str, said: str, tmp_path: Path
 ) -> None:
-    dispatch(["script", "decode", "--out", str(tmp_path / name)])
+    dispatch(["export", "script", "decode", "--out", str(tmp_path / name)])
     written = ast.get_docstring(ast.parse((tmp_path / name).read_text("utf-8")))
     assert f"    python {said}\n" in str(written)
 

@@ -344,10 +344,13 @@ def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path, 
         write_json(tmp_path / name / "rmsnorm_results.json", found)
         folder = ["--results", str(tmp_path / name)]
         claims = ["--claims", files, "--out", str(tmp_path / name / "claims.json")]
-        assert dispatch(["claims", *folder, *claims]) == 0
+        assert dispatch(["check", "claims", *folder, *claims]) == 0
     here, there = str(tmp_path / "here"), str(tmp_path / "there")
     predictions = str(tmp_path / "there/predictions.json")
-    assert dispatch(["predict", "--measured", here, "--on", there, "--out", predictions]) == 0
+    assert (
+        dispatch(["static", "predict", "--measured", here, "--on", there, "--out", predictions])
+        == 0
+    )
     claims = [
         "--claims",
         files,

@@ -128,10 +128,10 @@ def test_a_file_holds_the_target_that_its_name_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "check {0}/need.yaml --results {0}/results", "sanity {0}/results", "trace decode/B1 gbs {0}",
+        "check {0}/need.yaml --results {0}/results", "check sanity {0}/results", "trace decode/B1 gbs {0}",
         "export bencher --results {0}/results --out {0}/x", "compare {0}/results {0}/results",
-        "predict --measured {0}/results --on {0}/results --out {0}/x",
-        "claims --results {0}/results --claims {1} --out {0}/x",
+        "static predict --measured {0}/results --on {0}/results --out {0}/x",
+        "check claims --results {0}/results --claims {1} --out {0}/x",
         "hotlines --results {0}/results/decode_results.json --evidence {0} --out {0}/x",
         "pages target --target decode --results {0}/results --evidence {0} --out-dir {0}/x",
         "report {0} --evidence {0} --out {0}/x",
@@ -198,8 +198,8 @@ def test_what_evidence_lacks_is_none_and_what_it_has_is_as_written(tmp_path: Pat
 @pytest.mark.parametrize(
     "command",
     [
-        "claims --results {0}/results --claims {1} --source-index {0}/named.json --out {0}/x",
-        "claims --results {0}/results --claims {1} --out {0}/x",
+        "check claims --results {0}/results --claims {1} --source-index {0}/named.json --out {0}/x",
+        "check claims --results {0}/results --claims {1} --out {0}/x",
         "hotlines --results {0}/results/decode_results.json --evidence {0} --out {0}/x",
         "jit-results --evidence {0} --out {0}/x",
         "pages target --target decode --results {0}/results --evidence {0} --out-dir {0}/x",
@@ -234,7 +234,7 @@ def test_an_impossible_number_is_null_with_what_is_computed_from_it(
     row = stored.results(path)["points"][0]["measurement"]
     assert row[next(iter(columns))] is None and sanity.check(stored.results(path)) == []
     (said,) = capsys.readouterr().err.splitlines()
-    assert "taken as missing (`ncuflow sanity`): decode/B1: " in said
+    assert "taken as missing (`ncuflow check sanity`): decode/B1: " in said
     raw = stored.results(path, struck=False)["points"][0]["measurement"]
     assert columns.items() <= raw.items() and sanity.check(
         {"points": [entry("decode/B1", {}, **columns)], "deep": []}

@@ -14,6 +14,7 @@ from conftest import some
 
 from ncuflow.cli import dispatch
 from ncuflow.experiments.record import EXIT, Trial, Trials, read
+from ncuflow.experiments.text import ranking
 from ncuflow.experiments.trial import TrialPlan
 from ncuflow.io import BadInput
 from ncuflow.pages.html import trial as page
@@ -152,7 +153,7 @@ def test_a_page_is_made_of_the_record_alone(
     with pytest.raises(SystemExit) as ended:
         from ncuflow.cli import main
 
-        main(["trial-page", str(write(tmp_path, [trial_data.trial()])), "--out", str(out)])
+        main(["try", "--from", str(write(tmp_path, [trial_data.trial()])), "--html", str(out)])
     assert ended.value.code == 0
     assert out.read_text(encoding="utf-8") == page.rendered([trial_data.trial()])
     dispatch(["trial-page", str(write(tmp_path, every())), "--out", str(out)])
@@ -180,6 +181,16 @@ def test_try_writes_it_and_leaves_standard_output_to_the_record(
     assert len(json.loads(capsys.readouterr().out)["trials"]) == len(every())
 
 
+def test_what_was_tried_is_shown_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = str(write(tmp_path, every()))
+    assert dispatch(["try", "--from", record]) == 0
+    assert capsys.readouterr().out.endswith(ranking(every()))
+    for more in (["x.patch"], ["--target", "decode"], ["--json"]):
+        with pytest.raises(SystemExit):
+            dispatch(["try", *more, "--from", record])
+        assert "--from is of what was tried" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("content", ["{}", "[", '{"schema_version": 2}'])
 def test_what_is_no_record_is_refused(content: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
@@ -193,7 +204,7 @@ def test_a_record_without_a_trial_is_one_line_and_no_page(tmp_path: Path) -> Non
     path, out = tmp_path / "none.json", tmp_path / "try.html"
     path.write_text('{"schema_version": 1, "trials": []}')
     with pytest.raises(BadInput, match=r"none\.json: the record of no trial$"):
-        dispatch(["trial-page", str(path), "--out", str(out)])
+        dispatch(["try", "--from", str(path), "--html", str(out)])
     assert not out.exists()
 
 

@@ -87,7 +87,7 @@ rule claims:
         jit=rules.jit_analysis.output if HAS_JIT else [],
         source_index=captured("source_index.json"),
         claims=closure.data("claims"),
-        code=closure.of("claims"),
+        code=closure.of("check claims"),
     output:
         records=f"{OUT}/results/claims.json",
         summary=f"{OUT}/results/claims_summary.json",
@@ -100,7 +100,7 @@ rule claims:
     run:
         jobs.run(
             log[0],
-            "claims",
+            "check claims",
             results=params.results,
             targets=params.targets,
             claims=params.claims,

@@ -66,7 +66,7 @@ rule static_claims:
         results=rules.static_results.output,
         source_index=RUNNING.file("source_index.json"),
         claims=closure.data("claims"),
-        code=closure.of("claims"),
+        code=closure.of("check claims"),
     output:
         records=f"{STATIC}/results/claims.json",
         summary=f"{STATIC}/results/claims_summary.json",
@@ -77,7 +77,7 @@ rule static_claims:
         targets=list(_LAUNCHED),
         claims=lambda wc, input: Path(input.claims[0]).parent,
     shell:
-        "python -m ncuflow claims --results {params.results:q} --targets {params.targets} --claims {params.claims:q}"
+        "python -m ncuflow check claims --results {params.results:q} --targets {params.targets} --claims {params.claims:q}"
         " --source-index {input.source_index:q} --out {output.records:q} 2> {log:q}"
 
 
@@ -85,7 +85,7 @@ rule predictions:
     input:
         static=rules.static_results.output,
         measured=RESULTS,
-        code=closure.of("predict"),
+        code=closure.of("static predict"),
     output:
         f"{STATIC}/results/predictions.json",
     log:
@@ -94,7 +94,7 @@ rule predictions:
         on=lambda wc, output: Path(output[0]).parent,
         measured=lambda wc, input: Path(input.measured[0]).parent,
     shell:
-        "python -m ncuflow predict --measured {params.measured:q} --on {params.on:q} --out {output:q} 2> {log:q}"
+        "python -m ncuflow static predict --measured {params.measured:q} --on {params.on:q} --out {output:q} 2> {log:q}"
 
 
 # A word of its own: no prediction confirms or refutes.

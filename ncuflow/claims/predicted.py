@@ -198,7 +198,9 @@ def biases(records: Sequence[Mapping[str, Any]]) -> list[Bias]:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, required=True, help="of tier S, with claims.json")
-    parser.add_argument("--predictions", type=Path, required=True, help="of `ncuflow predict`")
+    parser.add_argument(
+        "--predictions", type=Path, required=True, help="of `ncuflow static predict`"
+    )
     parser.add_argument("--claims", type=Path, required=True, help="folder of claim files")
     parser.add_argument("--out", type=Path, required=True)
 

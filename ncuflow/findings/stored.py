@@ -193,7 +193,7 @@ def results(path: Path, struck: bool = True) -> Results:
         point["measurement"] = row | {"point": point["point"], "tier": point["tier"]}
     if struck and (violations := sanity.strike(found)):
         many = with_unit(len(violations), "impossible numbers")
-        _told(f"{path}: {many} taken as missing (`ncuflow sanity`): {violations[0]}")
+        _told(f"{path}: {many} taken as missing (`ncuflow check sanity`): {violations[0]}")
     return found
 
 

@@ -58,7 +58,7 @@ def words_of(name: str, *given: Value, **options: Value) -> list[str]:
 
     words_of("pages", ["INDEX"], out_dir=Path("out"), strict=True) is pages INDEX --out-dir out --strict.
     """
-    words = [name, *(word for value in given for word in _texts(value))]
+    words = [*name.split(), *(word for value in given for word in _texts(value))]
     for option, value in options.items():
         texts = _texts(value)
         if texts or value is True:

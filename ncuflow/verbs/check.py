@@ -2,6 +2,8 @@
 
     ncuflow check compare.json [--threshold 0.05]            # of `ncuflow compare`
     ncuflow check gate.yaml --results outputs/MACHINE/results
+    ncuflow check sanity outputs/MACHINE/results             # numbers that cannot be
+    ncuflow check claims …                                   # statements of claims/*.yaml, judged
 
     - points: ["decode/B128_*", "rmsnorm/*_R16384_*"]   # patterns on the point's id
       hold: of_roof >= 0.8                               # over the columns of docs/measurements.md and of_roof

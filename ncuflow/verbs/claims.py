@@ -1,6 +1,6 @@
 """Claims: each statement of ``claims/*.yaml`` gets a verdict from the measurements.
 
-    ncuflow claims --results DIR --claims claims --out FILE.json [--targets NAME…]
+    ncuflow check claims --results DIR --claims claims --out FILE.json [--targets NAME…]
         [--source-index FILE]
 
 FILE.json is the list of records; FILE_summary.json beside it has the counts and the noise floors.

@@ -1,6 +1,6 @@
 """The counters that `ncu --metrics` has to be given to collect what the registry reads.
 
-ncuflow counters gh100 [--json]
+ncuflow static counters gh100 [--json]
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@
     ncuflow export junit --results … [--require gate.yaml] [--comparison compare.json] --out junit.xml
     ncuflow export summary --results … [--require …] [--comparison …] --out summary.md
     ncuflow export trace --tables outputs/MACHINE/tables/TARGET --out trace.json
+    ncuflow export script POINT --out point.py           (`ncuflow export script --help` says more)
 
 bencher           Bencher Metric Format: latency (ns) and throughput per point
 benchmark-action  github-action-benchmark's customSmallerIsBetter

@@ -1,6 +1,6 @@
 """Times of a GPU that was not there, predicted from one that was measured, each with its interval.
 
-    ncuflow predict --measured RESULTS --on RESULTS --out predictions.json
+    ncuflow static predict --measured RESULTS --on RESULTS --out predictions.json
 
 RESULTS are folders of *_results.json: of the GPU that was measured, and of the one to predict (tier S, or
 measured as well: then the file says how far the predictions were off).

@@ -1,6 +1,6 @@
 """The numbers of results that cannot be, each with its limit and the likely cause.
 
-ncuflow sanity RESULTS_DIR [--no-strict]        exit 3 if anything is impossible
+ncuflow check sanity RESULTS_DIR [--no-strict]        exit 3 if anything is impossible
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One point as a Python file that stands alone: torch and FlashInfer, to be run under your own ncu or nsys.
 
-    ncuflow script decode/B32_L2048_H32_K32_D128_P16_f16_cc --out point.py
-    ncuflow script decode --blocks '[{"batch": 4, "kv_len": 8192}]' --out point.py
+    ncuflow export script decode/B32_L2048_H32_K32_D128_P16_f16_cc --out point.py
+    ncuflow export script decode --blocks '[{"batch": 4, "kv_len": 8192}]' --out point.py
 
 The inputs, plan() and the call are the target's own source, with all of the project that it needs. A point is named by
 its id, as `ncuflow trace` takes it, where a sweep of the settings or results under outputs/ have it; any other by its

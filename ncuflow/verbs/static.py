@@ -2,6 +2,8 @@
 
     ncuflow static --arch 8.0 --out FOLDER [--blocks '{"decode": [{"batch": 1}]}']
                    [--targets rmsnorm,rope] [--only PATTERN] [--jobs 2] [--limit SECONDS]
+    ncuflow static predict --measured RESULTS --on RESULTS --out predictions.json
+    ncuflow static counters gh100
 
 Each source of each module is compiled by the command that FlashInfer's own build has for it, to a
 cubin alone: no host code, nothing linked. What the tools say of the cubins is FOLDER/static.json.xz,

@@ -1,6 +1,7 @@
 """A change of FlashInfer: is it still right? Is it faster, where, by how much, and why?
 
     ncuflow try CHANGE… --target TARGET [--points points.json | --blocks JSON] [--effect 2%] [--json out.json]
+    ncuflow try --from out.json [--html page.html]              what was tried before, again on the screen or as a page
 
 CHANGE is a unified patch against FlashInfer, a folder that is laid over it, a function that takes the place of the API that
 the target calls (module:function), or another FlashInfer (flashinfer==0.7.1, flashinfer@WHEEL, flashinfer@FOLDER). A patch is
@@ -12,6 +13,7 @@ Several changes are compiled at once, tried one after the other, and ranked; the
 
 exit  0 faster or the same    1 it does not compile, or nothing could be run    2 bad input    3 slower somewhere
       4 wrong somewhere, in error, or it did not end    5 nothing is slower, and some are not decided
+With --from it is 0 where the record is one.
 """
 
 from __future__ import annotations
@@ -22,25 +24,26 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ncuflow import answer
-from ncuflow.experiments.record import EXIT, Trial, Trials
+from ncuflow.experiments.record import EXIT, Trial, Trials, read
 from ncuflow.experiments.text import ranked, ranking, trial_text
 from ncuflow.experiments.trial import TrialPlan, tried
-from ncuflow.io import UsageError, emit, write_json, write_text
+from ncuflow.io import UsageError, emit, not_over, write_json, write_text
 from ncuflow.pages.html import trial as page
 from ncuflow.race.rounds import EFFECT
 from ncuflow.sweep.points import of_target
-from ncuflow.verbs.options import Effect, Jobs, OutFile, Seconds, blocks_of, exclusive
+from ncuflow.verbs.options import Effect, Jobs, OutFile, Seconds, blocks_of, exclusive, write_page
 
 ANSWER = Trial | Trials
 
 
 def command(
     *change: Path,
-    target: str,
+    target: str | None = None,
+    from_: Annotated[Path | None, Parameter(name="--from")] = None,
     points: Path | None = None,
     blocks: str | None = None,
     json: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
-    html: OutFile = None,
+    html: Annotated[OutFile, Parameter(name=("--html", "--out"))] = None,
     no_counters: bool = False,
     effect: Effect = EFFECT,
     limit: Seconds = 300.0,
@@ -50,7 +53,8 @@ def command(
 
     Args:
         change: unified patch, folder of changed files, module:function in place of an API, or flashinfer==VERSION
-        target: kernel target; `ncuflow targets` lists them
+        target: of a CHANGE: kernel target; `ncuflow targets` lists them
+        from_: the record of a trial, or trials, that --json wrote: nothing is tried
         points: points.json (default: the target's own point)
         blocks: blocks of a sweep, as JSON
         json: write the record of the trial, or trials, as well; without a file, print it in place of the screen
@@ -63,8 +67,13 @@ def command(
     # Of the words behind --json the first is its file: those after it are changes.
     changes, written = [*change, *(json or ())[1:]], json[0] if json else None
     on_screen = json != []
-    if not changes:
-        raise UsageError("a CHANGE is needed")
+    if from_ is not None:
+        if changes or target or written or not on_screen:
+            raise UsageError("--from is of what was tried: not with CHANGE, --target or --json")
+        _again(from_, html)
+        return 0
+    if not changes or target is None:
+        raise UsageError("a CHANGE and its --target are needed, or --from RECORD")
     exclusive(points=points, blocks=blocks)
     planned = of_target(target, points, blocks_of(blocks))
     plan = TrialPlan(*planned, effect, limit, jobs, counters=not no_counters)
@@ -82,6 +91,17 @@ def command(
     elif len(trials) > 1:
         emit(ranking(trials), None)
     return EXIT[ranked(trials)[0][1].outcome]
+
+
+def _again(record: Path, html: Path | None) -> None:
+    """Show what was recorded: on the screen, or as a page."""
+    not_over(html, record)
+    trials = read(record)
+    if html is not None:
+        print(write_page(html, page.rendered(trials)))
+    else:
+        more = [ranking(trials)] if len(trials) > 1 else []
+        emit("".join([*map(trial_text, trials), *more]), None)
 
 
 def _record(trials: list[Trial], changes: int) -> Trial | Trials:

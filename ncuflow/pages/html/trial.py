@@ -1,11 +1,7 @@
-"""The page of a trial: one HTML file without script, made of the trial's record alone.
-
-ncuflow trial-page trial.json --out try.html
-"""
+"""The page of a trial: one HTML file without script, made of the trial's record alone."""
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -22,11 +18,10 @@ from ncuflow.experiments.record import (
     KernelTrial,
     PointTrial,
     Trial,
-    read,
 )
 from ncuflow.format import change as relative
-from ncuflow.format import micro, number, percent, quantity, with_unit
-from ncuflow.io import clean, not_over, resource, write_text
+from ncuflow.format import micro, number, percent, quantity
+from ncuflow.io import clean, resource
 from ncuflow.parsers.registry import METRICS
 from ncuflow.race import measure
 
@@ -265,15 +260,3 @@ def _row(what: str, base: float | None, change: float | None, unit: str) -> Row:
 def _field(side: KernelCode | KernelCounters | None, name: str) -> str:
     found = None if side is None else getattr(side, name)
     return "–" if found is None else str(found)
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trial", type=Path, metavar="trial.json", help="what `try --json` wrote")
-    parser.add_argument("--out", type=Path, required=True)
-
-
-def run(args: argparse.Namespace) -> None:
-    not_over(args.out, args.trial)
-    text = rendered(read(args.trial))
-    write_text(args.out, text)
-    print(f"{args.out}: {with_unit(round(len(text.encode()) / 1e3), 'kB')}")

@@ -210,7 +210,7 @@ def _word(word: str) -> str:
     names = set(word.split(","))
     chip = max(CHIPS, key=lambda known: len(names.intersection(counters(known))))
     if len(names) > 1 and len(names.intersection(counters(chip))) > len(names) / 2:
-        return f'"$(python -m ncuflow counters {chip})"'
+        return f'"$(python -m ncuflow static counters {chip})"'
     return shlex.quote(word)
 
 

@@ -29,7 +29,7 @@ from ncuflow.static import cute
 from ncuflow.static.facts import Facts
 from ncuflow.target.contract import load, ordered
 
-ClaimRow = Mapping[str, Any]  # a claim as `ncuflow claims` wrote it
+ClaimRow = Mapping[str, Any]  # a claim as `ncuflow check claims` wrote it
 # Column -> which instructions of the hot loop it counts.
 LOOP = {
     "tensor": sass.FAMILIES[0],
