@@ -38,4 +38,4 @@ rule all:
     localrule: True
 
 
-include: "workflows/made.smk"
+include: "workflows/checksums.smk"

@@ -33,27 +33,29 @@ class AnswerColumn(AnswerPart):
     """What all values of a column of an answer's rows are."""
 
     unit: str
-    """of the values; empty of a text or a plain count"""
+    """The unit of the values; empty for text and for a plain count."""
     metric: str
-    """the word after a row's ``trace`` that `ncuflow trace` takes, or what the value is computed from; empty where neither is"""
+    """The word that `ncuflow trace` takes after a row's ``trace``, or what the value is computed from; empty where there is
+    neither."""
     tier: Tier | None
-    """A live counters, B live without counters, C recorded elsewhere, S compiled and not run; null where each row says it"""
+    """A: live counters. B: live without counters. C: recorded elsewhere. S: compiled and not run. Null where each row says
+    it."""
 
 
 class Answer(AnswerPart):
     """What every answer has."""
 
     schema_version: Literal[1] = 1
-    """of this answer; a field that is added does not change it"""
+    """The version of this schema; an added field does not change it."""
     command: str
-    """the command that answers"""
+    """The command that wrote this JSON."""
     columns: dict[str, AnswerColumn] = Field(default_factory=dict)
-    """by the name of a field of the rows, with a dot before a field that is in one"""
+    """What each column is, by the name of a field of the rows; a nested field has a dot before its name."""
     left_out: int = 0
-    """how many rows `--limit` left out, of all tables together"""
+    """How many rows `--limit` left out, over all tables."""
 
     ROWS: ClassVar[tuple[str, ...]] = ()
-    """the fields whose rows `--limit` counts"""
+    """The fields whose rows `--limit` counts."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:

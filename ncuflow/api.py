@@ -21,7 +21,7 @@ from ncuflow.explain import launch
 from ncuflow.explain.record import Explanation
 from ncuflow.explain.verb import explain, of_report
 from ncuflow.findings import profiled
-from ncuflow.io import shown, sniff_packed
+from ncuflow.io import printable, sniff_packed
 from ncuflow.model import Kernel, Row
 from ncuflow.parsers import ncu, nsys, schema
 from ncuflow.parsers.registry import METRICS
@@ -68,7 +68,7 @@ class Frames:
     @cached_property
     def kernels(self) -> pd.DataFrame:
         """A row per launch, by its index in the report."""
-        rows = [{**row, "report": shown(self.path), "batch": ""} for row in self.launches]
+        rows = [{**row, "report": printable(self.path), "batch": ""} for row in self.launches]
         frame = self._frame("kernels", rows)
         units = {metric.key: metric.unit for metric in METRICS.values()}
         counted = [key for key in METRICS if key not in frame.columns]
@@ -100,7 +100,7 @@ class Frames:
         """A row per operation of a trace, by start; none of a report of ncu."""
         found = self._read.timeline if isinstance(self._read, nsys.Trace) else []
         return self._frame(
-            "timeline", [{**row, "report": shown(self.path)} for row in found], "index"
+            "timeline", [{**row, "report": printable(self.path)} for row in found], "index"
         )
 
     def explain(self, kernel: str | int | None = None) -> Explanation:
@@ -123,7 +123,7 @@ class Frames:
         found = of or self._read
         rows = getattr(found, table) if isinstance(found, ncu.Report) else []
         return self._frame(
-            table, [{**row, "report": shown(self.path), "batch": ""} for row in rows]
+            table, [{**row, "report": printable(self.path), "batch": ""} for row in rows]
         )
 
     def _frame(

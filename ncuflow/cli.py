@@ -111,7 +111,7 @@ PARTS = {
 }
 RULES = {
     "plan": ("ncuflow.sweep.plan", "the points of a batch"),
-    "lock": ("ncuflow.gpu.turns", "run a command with one GPU locked"),
+    "lock": ("ncuflow.gpu.lock", "run a command with one GPU locked"),
     "build": ("ncuflow.run.builds", "compile the JIT modules of a sweep"),
     "launch": ("ncuflow.run.launch", "check, time or trace the points of a batch"),
     "worker": ("ncuflow.race.worker", "a process of a race: it does what lines ask for"),

@@ -196,7 +196,7 @@ def placeholders(text: str) -> list[str]:
     return [match[1] for match in _PLACEHOLDER.finditer(text)]
 
 
-def said(
+def filled_in(
     text: str,
     values: Mapping[str, Any],
     functions: Functions | None = None,

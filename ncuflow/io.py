@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
+JsonObject = dict[str, Any]  # as a file or another process has it, or as one is to be written
 
 HEAD = 4096  # bytes of a file that tell what it is
 BROKEN = "a truncated or damaged xz archive"
@@ -238,7 +239,7 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def shown(path: str | os.PathLike[str]) -> str:
+def printable(path: str | os.PathLike[str]) -> str:
     """A file's name as text that can be printed: bytes that are no UTF-8 become "\ufffd"."""
     return clean(os.fsencode(path).decode("utf-8", "replace"))
 

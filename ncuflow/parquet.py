@@ -14,6 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from ncuflow.io import replacing
+from ncuflow.model import Row
 
 
 def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
@@ -25,11 +26,11 @@ def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
         pyarrow.csv.write_csv(_flat(table), str(temporary))
 
 
-def read_table(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def read_table(path: str | os.PathLike[str]) -> list[Row]:
     """The rows of a `.parquet`."""
     # pyarrow.parquet.read_table would import pandas, which takes half a second.
     with pyarrow.parquet.ParquetFile(path) as file:
-        rows: list[dict[str, Any]] = file.read().to_pylist()
+        rows: list[Row] = file.read().to_pylist()
     return rows
 
 

@@ -165,7 +165,7 @@ def masked(text: str, environ: Mapping[str, str] | None = None) -> str:
     return URL_LOGIN.sub("[login]", text)
 
 
-def told(text: str) -> str:
+def masked_line(text: str) -> str:
     """A line of a tool that may be shown: masked, with files by their names alone."""
     return FOLDERS.sub("", masked(text))
 

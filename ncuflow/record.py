@@ -59,7 +59,7 @@ def each(column: str, *holders: str) -> dict[str, str]:
 
 
 class Strict(BaseModel):
-    """What is here must be what it says, and of its type; what a later version adds is passed over."""
+    """What is here must be what it says, and of its type; what a later version adds is skipped."""
 
     model_config = ConfigDict(
         strict=True,

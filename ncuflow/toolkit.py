@@ -25,7 +25,7 @@ def tool(name: str) -> str:
     return found
 
 
-def said(name: str, *arguments: str) -> str:
+def output(name: str, *arguments: str) -> str:
     """What a program of the toolkit prints. Raises CaptureError where it is not there, or fails."""
     done = subprocess.run([tool(name), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from ncuflow.io import BadInput, clean, opened, shown
+from ncuflow.io import BadInput, clean, opened, printable
 from ncuflow.model import LineRow
 from ncuflow.parsers import lines, ncu, reader
 from ncuflow.parsers.registry import base_unit, scale
@@ -98,7 +98,7 @@ def read(path: str | Path, kernels: Collection[int]) -> dict[int, Detail]:
     """Kernel index -> what the report, plain or ``.xz``, holds of it. Raises BadInput where it cannot be read."""
     with opened(path) as plain:
         listed = lines.stored_listing(Path(path), plain)
-        work = _Work(plain, shown(path), tuple(sorted(kernels)), listed)
+        work = _Work(plain, printable(path), tuple(sorted(kernels)), listed)
         ((_, found),) = reader.in_children(_read, [work])
     return found
 
@@ -115,7 +115,7 @@ def _read(work: _Work) -> dict[int, Detail]:
         with ncu.silenced():
             context = reader.load(work.plain)
             return {
-                index: of(ncu.Profiled(action, index), work.listed.get(index, {}))
+                index: read_detail(ncu.Profiled(action, index), work.listed.get(index, {}))
                 for wanted in work.kernels
                 for index, action in reader.actions(context, wanted, wanted + 1)
             }
@@ -125,7 +125,7 @@ def _read(work: _Work) -> dict[int, Detail]:
         raise BadInput(work.called, "a damaged Nsight Compute report") from None
 
 
-def of(kernel: ncu.Profiled, listed: Mapping[int, lines.Instruction]) -> Detail:
+def read_detail(kernel: ncu.Profiled, listed: Mapping[int, lines.Instruction]) -> Detail:
     """What a report holds of a kernel; listed: its instructions as a listing has them."""
     action = kernel.action
     found = Detail(
@@ -134,7 +134,7 @@ def of(kernel: ncu.Profiled, listed: Mapping[int, lines.Instruction]) -> Detail:
         opcodes={str(clean(name)): value for name, value in _instances(action, OPCODES)},
         curves=dict(_curves(kernel)),
         series=dict(_series(kernel)),
-        samples=cast(list[LineRow], list(lines.of(action, listed))),
+        samples=cast(list[LineRow], list(lines.rows_of(action, listed))),
     )
     _add_instructions(found, action, listed)
     return found

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import BadInput, clean, digest, opened, read_json
+from ncuflow.io import BadInput, JsonObject, clean, digest, opened, read_json
 from ncuflow.model import Row
 from ncuflow.parsers import reader
 from ncuflow.parsers.stalls import NOT_ISSUED, OTHER, STALL_REASONS, unnamed
@@ -29,7 +29,7 @@ SHOWN_SHARE = 1e-3
 _OPCODE = re.compile(r"^\s*(?:@!?U?P[T\d]+\s+)?([A-Z][A-Z0-9_.]*)")
 
 
-def of(
+def rows_of(
     action: Any,
     listed: Mapping[int, Instruction] | None = None,
     counters: tuple[str, ...] | None = None,
@@ -59,7 +59,7 @@ def of(
     for pc in pcs:
         shown = totals[pc] >= least
         known = (listed or {}).get(pc - first) or _instruction(action, pc, with_sass=shown)
-        place = {"pc": pc - first} | _place(action, known, shown)
+        place = {"pc": pc - first} | _columns(action, known, shown)
         for name, counts, idle in samples:
             if pc in counts:
                 yield place | {
@@ -131,7 +131,7 @@ def disassembled(action: Any, pc: int) -> str:
     return text if text.strip("?") else ""
 
 
-def _place(action: Any, instruction: Instruction, shown: bool) -> Row:
+def _columns(action: Any, instruction: Instruction, shown: bool) -> Row:
     sass, file, line = instruction
     opcode = _OPCODE.match(sass) if sass and shown else None
     return {
@@ -172,7 +172,7 @@ def listing_path(report: Path) -> Path:
     )
 
 
-def listing_of(report: Path) -> dict[str, Any] | None:
+def listing_of(report: Path) -> JsonObject | None:
     """The listing of a report, plain or `.xz`, by NVIDIA's reader; None where no kernel was sampled.
 
     {schema, report: its name, sha256: of the plain report, reader: package and version, kernels:
@@ -186,7 +186,7 @@ def listing_of(report: Path) -> dict[str, Any] | None:
     return head | {"reader": by, "kernels": kernels} if kernels else None
 
 
-def _listed_kernels(plain: Path) -> list[dict[str, Any]]:
+def _listed_kernels(plain: Path) -> list[JsonObject]:
     kernels = []
     for index, action in reader.actions(reader.load(plain)):
         found = [[pc, *of_pc] for pc, of_pc in instructions(action).items()]
@@ -212,7 +212,7 @@ def stored_listing(report: Path, plain: Path) -> Listings:
         raise BadInput(listing_path(report), NO_LISTING) from None
 
 
-def listing_beside(report: Path, plain: Path) -> dict[str, Any] | None:
+def listing_beside(report: Path, plain: Path) -> JsonObject | None:
     """The listing that lies beside a report and is of it, or None. `plain` and BadInput as for `stored`."""
     path = listing_path(report)
     if not path.is_file():

@@ -19,7 +19,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import BadInput, clean, opened, shown
+from ncuflow.io import BadInput, clean, opened, printable
 from ncuflow.model import Row
 from ncuflow.parsers import breakdown, container, demangled, lines, reader
 from ncuflow.parsers.chips import ANY, chip_of, unknown
@@ -98,7 +98,7 @@ class Request:
 
     @property
     def called(self) -> str:
-        return shown(self.path)
+        return printable(self.path)
 
 
 def read(
@@ -374,7 +374,7 @@ def add_kernel(
     report.breakdown += [key | part for part in parts]
     report.rules += [key | rule for rule in _rules(kernel.action)]
     if request.with_lines:
-        report.lines += [key | line for line in lines.of(kernel.action, listed, kernel.names)]
+        report.lines += [key | line for line in lines.rows_of(kernel.action, listed, kernel.names)]
 
 
 def nvtx_ranges(action: Any) -> list[str]:

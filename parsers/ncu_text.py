@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from ncuflow.io import BadInput, opened, read_yaml, shown
+from ncuflow.io import BadInput, opened, printable, read_yaml
+from ncuflow.model import Row
 from ncuflow.parsers import demangled, ncu
 from ncuflow.parsers.registry import base_unit, expected_unit
 
@@ -216,7 +216,7 @@ class Console:
         elif self.ends:
             self._metric(line, self.ends)
         else:
-            self._said(line)
+            self._rule_text(line)
 
     def _begin(self, section: str) -> None:
         """A kernel or a section begins."""
@@ -245,7 +245,7 @@ class Console:
         else:
             self._add(dict(zip(COLUMNS, cells, strict=True)))
 
-    def _said(self, line: str) -> None:
+    def _rule_text(self, line: str) -> None:
         """What a rule says, up to an empty line."""
         if found := RULE.fullmatch(line):
             kind, line = found.groups()
@@ -347,7 +347,7 @@ class Exported:
 
     full: str
     metrics: dict[str, Value] = field(default_factory=dict)
-    rules: list[dict[str, Any]] = field(default_factory=list)
+    rules: list[Row] = field(default_factory=list)
     NameBase_DEMANGLED = 2
 
     def name(self, base: int = 0) -> str:
@@ -362,7 +362,7 @@ class Exported:
     def metric_names(self) -> tuple[str, ...]:
         return tuple(self.metrics)
 
-    def rule_results_as_dicts(self) -> list[dict[str, Any]]:
+    def rule_results_as_dicts(self) -> list[Row]:
         return self.rules
 
 
@@ -371,7 +371,7 @@ def read(path: str | Path) -> ncu.Report:
 
     Raises BadInput where it holds no whole kernel, and where its numbers may have a decimal comma.
     """
-    called = shown(path)
+    called = printable(path)
     with opened(path) as plain:
         text = plain.read_bytes().decode("utf-8-sig", "replace")
     table = csv_tables(text)
@@ -488,7 +488,7 @@ def _launch(cells: Cells) -> dict[str, Value]:
     return found
 
 
-def _rules(cells: Cells) -> list[dict[str, Any]]:
+def _rules(cells: Cells) -> list[Row]:
     if not cells.get("Rule Description"):
         return []
     kind = RULES.get(cells.get("Rule Type", ""), 0)

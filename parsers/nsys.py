@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ncuflow.io import BadInput, opened, scratch, shown, sniff
+from ncuflow.io import BadInput, opened, printable, scratch, sniff
 from ncuflow.model import Row
 from ncuflow.parsers import nsys_sql
 from ncuflow.parsers.demangled import cute_name
@@ -88,7 +88,7 @@ def read(path: str | Path, points: Collection[str] | None = None) -> Trace:
     points: the ids that NVTX ranges may name; without them a row's point is its outermost range.
     Raises BadInput where the file is no complete export or holds neither GPU work nor ranges.
     """
-    called = shown(path)
+    called = printable(path)
     with _database(path, called) as db:
         return _trace(db, called, points)
 
@@ -96,7 +96,7 @@ def read(path: str | Path, points: Collection[str] | None = None) -> Trace:
 def read_timeline(path: str | Path) -> Timeline:
     """An export as columns: of one of gigabytes only these are kept. Raises BadInput where the file is no complete export, or
     holds no work of a GPU."""
-    called = shown(path)
+    called = printable(path)
     with _database(path, called) as db:
         timeline = _columns(db, called)
         timeline.problems = [*(f"nsys: {text}" for text in db.warnings()), *timeline.problems]
@@ -286,8 +286,8 @@ def _rows(
         known = call != UNSAID
         yield {
             "kind": kind, "start_ns": start, "end_ns": end, "duration_ns": end - start,
-            "device": _said(device), "stream": _said(stream), "graph": graph != UNSAID, **own,
-            **({"bytes": _said(size)} if kind in (MEMCPY, MEMSET) else {}),
+            "device": _known(device), "stream": _known(stream), "graph": graph != UNSAID, **own,
+            **({"bytes": _known(size)} if kind in (MEMCPY, MEMSET) else {}),
             "api_name": (timeline.texts[api] or None) if known else None,
             "api_start_ns": call if known else None,
             "api_duration_ns": called - call if known else None,
@@ -311,7 +311,7 @@ def _of_launched(one: Launched) -> tuple[str, Row]:
     }  # fmt: skip
 
 
-def _said(value: int) -> int | None:
+def _known(value: int) -> int | None:
     return None if value < 0 else value
 
 

@@ -10,7 +10,9 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from ncuflow.io import JsonObject
 
 _FUNCTION = re.compile(r"^\s*Function\s*:?\s+([^\s:]+)\s*:?\s*$")
 _INSTRUCTION = re.compile(
@@ -46,7 +48,7 @@ class Instruction(NamedTuple):
     target: int | None
 
 
-def kernels(listing: str) -> dict[str, dict[str, Any]]:
+def kernels(listing: str) -> dict[str, JsonObject]:
     """Mangled name -> {instructions, code_bytes, mix, hot_loop} of each function of `cuobjdump -sass`.
 
     mix: opcode with its modifiers -> how often it stands in the code; hot_loop: {instructions, mix}
@@ -57,7 +59,7 @@ def kernels(listing: str) -> dict[str, dict[str, Any]]:
 
 def digests(listing: str) -> dict[str, str]:
     """Mangled name -> digest of its code, of `cuobjdump -sass`: instructions with their operands and encodings."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     current = None
     for line in listing.splitlines():
         function = _FUNCTION.match(line)
@@ -126,7 +128,7 @@ def _resolved(
         yield Instruction(address, opcode, place)
 
 
-def _summary(code: Sequence[Instruction]) -> dict[str, Any]:
+def _summary(code: Sequence[Instruction]) -> JsonObject:
     mix = Counter(i.opcode for i in code if i.opcode not in PADDING)
     hot = _hottest([Counter(i.opcode for i in loop) for loop in _innermost(code)])
     return {

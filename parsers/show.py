@@ -12,8 +12,8 @@ from ncuflow.model import Row
 from ncuflow.parsers import show_ncu, show_nsys
 
 READERS = {
-    "ncu-rep": show_ncu.shown, "csv": show_ncu.exported, "text": show_ncu.exported,
-    "sqlite": show_nsys.shown, "nsys-rep": show_nsys.shown,
+    "ncu-rep": show_ncu.show_report, "csv": show_ncu.exported, "text": show_ncu.exported,
+    "sqlite": show_nsys.show_trace, "nsys-rep": show_nsys.show_trace,
 }  # fmt: skip
 _TORCH = "`ncuflow step` reads it where torch's profiler wrote it"
 HINTS = {"lfs": "fetch it with `git lfs pull`", "json": _TORCH, "gzip": _TORCH}

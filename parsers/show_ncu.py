@@ -25,17 +25,17 @@ THROUGHPUT = {
 }
 
 
-def shown(path: str) -> tuple[str, Row, list[Row]]:
+def show_report(path: str) -> tuple[str, Row, list[Row]]:
     """(text, document, a row per kernel) of a report. Raises BadInput where it cannot be read."""
-    return of(ncu.read(path, with_lines=False))
+    return show(ncu.read(path, with_lines=False))
 
 
 def exported(path: str) -> tuple[str, Row, list[Row]]:
     """The same of what ncu printed."""
-    return of(ncu_text.read(path))
+    return show(ncu_text.read(path))
 
 
-def of(report: ncu.Report) -> tuple[str, Row, list[Row]]:
+def show(report: ncu.Report) -> tuple[str, Row, list[Row]]:
     """The same of a report that was read."""
     metrics, stalls = _by_kernel(report.metrics), _by_kernel(report.stalls)
     kernels = [_kernel(r, metrics[r["kernel"]], stalls[r["kernel"]]) for r in report.kernels]
@@ -157,118 +157,118 @@ class Shown(AnswerPart):
     """A report as `ncuflow show` sees it."""
 
     file: str
-    """its name"""
+    """The name of the file."""
     devices: list[str]
-    """names of the GPUs"""
+    """The names of the GPUs."""
     ncu_version: str | None = None
-    """of ncu; null of a trace"""
+    """The version of ncu; null for a trace."""
     nsys_version: str | None = None
-    """of nsys; null of a report of ncu"""
+    """The version of nsys; null for a report of ncu."""
     ranges: int
-    """ranges of results, or of a trace NVTX ranges"""
+    """How many ranges of results there are; for a trace, how many NVTX ranges."""
     kernels: int | None = None
-    """launches that were profiled; null of a trace"""
+    """How many launches were profiled; null for a trace."""
     operations: int | None = None
-    """of a trace"""
+    """How many operations a trace has."""
     span_ns: int | None = None
-    """of a trace: from the first start to the last end"""
+    """For a trace: the time from the first start to the last end, ns."""
     problems: list[str] | None = None
-    """what is wrong with the file; of a trace they stand beside it"""
+    """What is wrong with the file; for a trace this stands beside it."""
 
 
 class TopStall(AnswerPart):
     """The largest stall reason."""
 
     reason: str
-    """ncu's name"""
+    """The name that ncu gives the reason."""
     share: float
-    """of all stalls, of 1"""
+    """The share of all stalls, of 1."""
 
 
 class ShownKernel(AnswerPart):
     """One profiled launch."""
 
     index: int
-    """in its report"""
+    """The index of the launch in its report."""
     trace: str
-    """the words before the name of a metric that `ncuflow trace` takes"""
+    """The words before the name of a metric that `ncuflow trace` takes."""
     name: str
-    """function name"""
+    """The function name."""
     demangled: str | None
-    """with template arguments"""
+    """The name with template arguments."""
     nvtx: list[str]
-    """NVTX ranges open at the launch, outermost first"""
+    """The NVTX ranges open at the launch, outermost first."""
     device: str | None
-    """GPU"""
+    """The GPU."""
     grid: list[int] | None
-    """blocks in x, y, z"""
+    """The blocks in x, y, z."""
     block: list[int] | None
-    """threads in x, y, z"""
+    """The threads in x, y, z."""
     grid_size: int | None
-    """blocks in all"""
+    """The number of blocks."""
     block_size: int | None
-    """threads of a block in all"""
+    """The number of threads of a block."""
     duration_ns: float | None
-    """GPU time under ncu"""
+    """The GPU time under ncu, ns."""
     throughput: dict[str, float | None]
-    """by unit: of its sustained peak"""
+    """The throughput by unit, each as a share of its sustained peak."""
     metrics: dict[str, float | None]
-    """by key of the registry (docs/metrics.md); what the report has not is not there"""
+    """The metrics by key of the registry (docs/metrics.md); a key that the report does not have is absent."""
     stalls: dict[str, float | None]
-    """by reason: warps in this state per issued instruction"""
+    """The warps in each stall state per issued instruction, by reason."""
     top_stall: TopStall | None
-    """null where not all reasons were counted"""
+    """The largest stall reason; null where not all reasons were counted."""
     stall_sum: float | None
-    """of all reasons over the warp latency: 1, but for what replay passes differ in"""
+    """The sum of all reasons over the warp latency; it is 1 except for what replay passes differ in."""
     problems: list[str]
-    """what is wrong with this launch's data"""
+    """What is wrong with the data of this launch."""
 
 
 class ReportAnswer(Answer):
     """A report of ncu."""
 
     command: Literal["show"] = "show"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     report: Shown
-    """the file"""
+    """The file."""
     kernels: list[ShownKernel]
-    """its launches"""
+    """The launches of the report."""
 
 
 class ShownSum(AnswerPart):
     """Operations of one kind and name."""
 
     name: str
-    """of the kernel, or the kind of copy"""
+    """The name of the kernel, or the kind of copy."""
     kind: str
-    """kernel, memcpy, memset or graph"""
+    """One of: kernel, memcpy, memset, graph."""
     count: int
-    """how many"""
+    """How many operations there are."""
     total_ns: int
-    """added up; of overlapping work more than the wall time"""
+    """The sum of their times, ns; for overlapping work it exceeds the wall time."""
     median_ns: float
-    """of one"""
+    """The median time, ns."""
     min_ns: int
-    """the shortest"""
+    """The shortest time, ns."""
     max_ns: int
-    """the longest"""
+    """The longest time, ns."""
 
 
 class TraceAnswer(Answer):
     """A trace of nsys."""
 
     command: Literal["show"] = "show"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     report: Shown
-    """the file"""
+    """The file."""
     summary: list[ShownSum]
-    """a row per kind and name, the longest total first"""
+    """A row for each kind and name, the longest total first."""
     launches: list[dict[str, int | float | bool | str | None]]
-    """a row per operation, its columns those of `timeline` in docs/tables.md, and ``trace``"""
+    """A row for each operation, with the columns of `timeline` in docs/tables.md and ``trace``."""
     ranges: list[dict[str, int | str | None]]
-    """NVTX ranges of the host, as in docs/tables.md"""
+    """The NVTX ranges of the host, as in docs/tables.md."""
     problems: list[str]
-    """what is missing or was left out"""
+    """What is missing or was left out."""
 
 
 ANSWER = ReportAnswer | TraceAnswer
@@ -290,7 +290,7 @@ def answer_of(document: Row, path: str, limit: int | None) -> ReportAnswer | Tra
             }
         )
     parts = {name: cut(document[name], limit) for name in ("summary", "launches", "ranges")}
-    found: dict[str, Any] = {name: rows for name, (rows, _) in parts.items()}
+    found: Row = {name: rows for name, (rows, _) in parts.items()}
     found["launches"] = [
         {"trace": shlex.quote(f"{path}#{row['index']}"), **row} for row in found["launches"]
     ]

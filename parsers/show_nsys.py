@@ -17,7 +17,7 @@ FIELDS = (
 )  # fmt: skip
 
 
-def shown(path: str) -> tuple[str, Row, list[Row]]:
+def show_trace(path: str) -> tuple[str, Row, list[Row]]:
     """(text, document, a row per operation) of a trace. Raises BadInput where it cannot be read."""
     trace = nsys.read(path)
     launches = [{name: row.get(name) for name in FIELDS} for row in trace.timeline]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError, model_validator
 
 from ncuflow import record
-from ncuflow.io import BadInput, fault, opened
+from ncuflow.io import BadInput, fault, opened, parsed
 from ncuflow.model import Row, StoredOrigin
 
 T = TypeVar("T")
@@ -85,8 +84,8 @@ def _records(path: str | Path, read_one: Callable[[Any], T]) -> Iterator[T]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                yield read_one(json.loads(line, parse_constant=_no_constant))
-            except (ValueError, RecursionError) as error:
+                yield read_one(parsed(line))
+            except ValueError as error:
                 what = f"line {number}: no timing record ({_why(error)})"
                 raise BadInput(path, what) from None
 
@@ -99,10 +98,6 @@ def _planned(path: str | Path, points: Collection[str], plan: Collection[str] | 
         raise BadInput(path, f"{len(absent)} planned points have no record, {min(absent)} for one")
     if strange:
         raise BadInput(path, f"{min(strange)} is not in the plan")
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _why(error: Exception) -> str:

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ncuflow.io import MOST_UNPACKED, BadInput, clean, opened, shown, sniff
+from ncuflow.io import MOST_UNPACKED, BadInput, JsonObject, clean, opened, printable, sniff
 from ncuflow.parsers import demangled
 from ncuflow.parsers.timeline import (  # fmt: skip
     KERNEL,
@@ -53,7 +53,7 @@ MOST_OPERATORS = 4_000_000  # of whose shapes it is remembered which kernel they
 
 def read(path: str | Path) -> Timeline:
     """Raises BadInput where the file is no trace of torch's profiler, is cut short, or holds no work of a GPU."""
-    called = shown(path)
+    called = printable(path)
     with opened(path) as plain, _unpacked(plain) as file:
         timeline = Timeline(called, "torch profiler")
         try:
@@ -76,7 +76,7 @@ class Events:
     the text that it is written in: as a float a time since 1970 keeps no ns."""
 
     def __init__(self, file: IO[bytes], name: str, size: int) -> None:
-        self.head: dict[str, Any] = {}
+        self.head: JsonObject = {}
         self._file, self._name = file, name
         self._left = MOST_UNPACKED * size + (64 << 20)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -198,7 +198,7 @@ class Events:
         return bool(read)
 
 
-def _read(events: Events, timeline: Timeline) -> dict[str, Any]:
+def _read(events: Events, timeline: Timeline) -> JsonObject:
     """Put the events into the timeline; what stands beside them."""
     externals: dict[int, int] = {}
     left_out = 0
@@ -232,7 +232,7 @@ def _read(events: Events, timeline: Timeline) -> dict[str, Any]:
     return events.head
 
 
-def _times(event: dict[str, Any]) -> tuple[int, int]:
+def _times(event: JsonObject) -> tuple[int, int]:
     """Begin and end in ns; raises ValueError where they make no sense."""
     begin, duration = _ns(event["ts"]), _ns(event["dur"])
     return begin, begin + duration
@@ -248,13 +248,13 @@ def _ns(value: Any) -> int:
     return round(us * 1000)
 
 
-def _thread(event: dict[str, Any]) -> int:
+def _thread(event: JsonObject) -> int:
     tid = event.get("tid")
     known = type(tid) is int and abs(tid) < 1 << 63
     return tid if known else zlib.crc32(repr(tid).encode())  # type: ignore[return-value]
 
 
-def _operation(event: dict[str, Any], kind: str, timeline: Timeline, names: dict[Any, int]) -> None:
+def _operation(event: JsonObject, kind: str, timeline: Timeline, names: dict[Any, int]) -> None:
     start, end = _times(event)
     args = event.get("args") or {}
     shared = args.get("shared memory")
@@ -286,7 +286,7 @@ def _node(value: Any) -> int:
     return value if type(value) is int and 0 < value < 1 << 62 else 0
 
 
-def _external(args: dict[str, Any]) -> Any:
+def _external(args: JsonObject) -> Any:
     """The number that an operator and what it launched have in common."""
     return args.get("External id", args.get("external id"))
 
@@ -298,7 +298,7 @@ def _copied(name: str) -> str:
     return f"{sides[found[1]]}-to-{sides[found[2]]}" if found else name
 
 
-def _call(event: dict[str, Any], timeline: Timeline) -> None:
+def _call(event: JsonObject, timeline: Timeline) -> None:
     start, end = _times(event)
     correlation = _whole((event.get("args") or {}).get("correlation"))
     called = timeline.names[name(event["name"])]
@@ -306,7 +306,7 @@ def _call(event: dict[str, Any], timeline: Timeline) -> None:
     timeline.calls.add(start, end, _thread(event), called, where)
 
 
-def _operator(event: dict[str, Any], timeline: Timeline, externals: dict[int, int]) -> None:
+def _operator(event: JsonObject, timeline: Timeline, externals: dict[int, int]) -> None:
     args = event.get("args") or {}
     dims = args.get("Input Dims") or args.get("Input dims")
     external = _whole(_external(args))
@@ -328,7 +328,7 @@ def _number(value: Any) -> int:
     return UNSAID if found is None else found
 
 
-def _devices(head: dict[str, Any], timeline: Timeline) -> None:
+def _devices(head: JsonObject, timeline: Timeline) -> None:
     """GPU names and their SMs, from what stands beside the events."""
     amd = _ROC in head
     timeline.tool = "torch profiler" + (" (ROCm)" if amd else "")

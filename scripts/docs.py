@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
+from textwrap import fill
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -40,7 +41,7 @@ from ncuflow.parsers.schema import row, schema
 from ncuflow.parsers.stalls import STALL_REASONS, StallReason
 from ncuflow.race import record as race_record
 from ncuflow.record import Strict
-from scripts import kept, nvperf, outcomes, speedups
+from scripts import archive, nvperf, outcomes, speedups
 
 FOLDER = Path("docs")
 SCHEMAS = Path("ncuflow/schemas")
@@ -50,6 +51,7 @@ APPLIED = KEPT / "engine/applied.json"
 A = TypeVar("A", bound=answer.Answer)
 APIS = "recordings/*/*/apis"
 MOST_REASON = 160  # characters
+WIDTH = 120  # of a line of prose
 _PART = re.compile(r"(<!-- scripts/docs\.py: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
@@ -86,7 +88,8 @@ def _metric(metric: Metric) -> str:
         for listed, on in chips.items()
         for source in listed
     )
-    return f"- **`{metric.key}`** ({metric.label}{unit}): {metric.meaning}.\n{sources}"
+    about = f"- **`{metric.key}`** ({metric.label}{unit}): {metric.meaning}."
+    return f"{fill(about, WIDTH, subsequent_indent='  ', break_on_hyphens=False)}\n{sources}"
 
 
 @cache
@@ -215,7 +218,7 @@ def _rows(heads: str, rows: Iterable[str]) -> str:
 
 def advice() -> str:
     """What the advice that is kept says, and how it held."""
-    return kept.told(kept.FOLDER) + "\n"
+    return archive.report(archive.FOLDER) + "\n"
 
 
 def gains() -> str:

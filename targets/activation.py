@@ -188,7 +188,7 @@ TARGET = Target(
             ),
         ),
     ),
-    prices=(
+    compared=(
         Choice("gelu_erf", "GELU by erf or by tanh", "variant", "gelu", "gelu_tanh", given="model"),
         Choice("gelu", "SiLU or GELU by erf", "variant", "silu", "gelu", given="model"),
         Choice("gelu_tanh", "SiLU or GELU by tanh", "variant", "silu", "gelu_tanh", given="model"),

@@ -183,7 +183,7 @@ TARGET = Target(
         ),
         sources=("cascade.cu", "flashinfer_cascade_binding.cu"),
     ),
-    prices=(
+    compared=(
         Choice(
             "cascade",
             "A shared prefix with each sequence, or once for all",

@@ -8,8 +8,8 @@ from ncuflow.target import attention, fa2
 from ncuflow.target.attention import LENGTHS, lengths, plan_info
 from ncuflow.target.contract import (
     Choice,
-    Knob,
     Opportunity,
+    Option,
     Target,
     Work,
     dependent_launch,
@@ -329,7 +329,7 @@ TARGET = Target(
         },
         apart={"BatchDecodeWithPagedKVCacheKernel": "bdy"},
     ),
-    prices=(
+    compared=(
         Choice(
             "cores",
             "CUDA cores or tensor cores, one query head per KV head",
@@ -379,18 +379,20 @@ TARGET = Target(
             metrics=("host_launch_us", "time_hot_us", "time_cold_us"),
         ),
     ),
-    knobs=(
-        Knob("use_tensor_cores", "the wrapper; another module", _WRAPPER, "cores_grouped", _NAME),
-        Knob("backend", "the wrapper, on tensor cores", _WRAPPER, "decode_backend", _NAME),
-        Knob("kv_data_type", "compile time, a module of its own", _KERNEL, "decode_kv"),
-        Knob(
+    options=(
+        Option("use_tensor_cores", "the wrapper; another module", _WRAPPER, "cores_grouped", _NAME),
+        Option("backend", "the wrapper, on tensor cores", _WRAPPER, "decode_backend", _NAME),
+        Option("kv_data_type", "compile time, a module of its own", _KERNEL, "decode_kv"),
+        Option(
             "window_left",
             "compile time, a module of its own; its value at launch",
             _KERNEL,
             "decode_window",
         ),
-        Knob("disable_split_kv", "plan(), on tensor cores alone", attention.SPLIT, "decode_split"),
-        Knob("enable_pdl", "launch", _LAUNCHED, "decode_pdl"),
+        Option(
+            "disable_split_kv", "plan(), on tensor cores alone", attention.SPLIT, "decode_split"
+        ),
+        Option("enable_pdl", "launch", _LAUNCHED, "decode_pdl"),
     ),
     opportunities=(
         Opportunity(

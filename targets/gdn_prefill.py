@@ -167,7 +167,7 @@ TARGET = Target(
             **dict.fromkeys(_PARTS, "gdn_kernels/delta_rule_dsl/delta_rule_cp_sm90.py"),
         },
     ),
-    prices=(
+    compared=(
         Choice(
             "gdn_cp", "FlashInfer's choice, or without context parallelism", "cp", "auto", "off"
         ),

@@ -394,7 +394,7 @@ TARGET = Target(
         ),
         sources=("bmm_fp8.cu", "group_gemm.cu", "flashinfer_gemm_binding.cu"),
     ),
-    prices=(
+    compared=(
         Choice("gemm_cudnn", "cuBLASLt or cuDNN", "backend", "cublaslt", "cudnn"),
         Choice("gemm_tiny", "cuBLASLt or tinygemm", "backend", "cublaslt", "tinygemm"),
         Choice("gemm_fp8_cudnn", "cuBLAS or cuDNN, fp8", "backend", "cublas", "cudnn"),

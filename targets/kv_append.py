@@ -150,7 +150,7 @@ TARGET = Target(
         sources=("page.cu", "flashinfer_page_binding.cu"),
     ),
     build=Build(early=True, jit=(Jit("kv_append", "flashinfer.page:get_page_module"),)),
-    prices=(Choice("append_page", "Page size 16 or 1", "page_size", 16, 1),),
+    compared=(Choice("append_page", "Page size 16 or 1", "page_size", 16, 1),),
     opportunities=(
         Opportunity(
             what="larger pages",

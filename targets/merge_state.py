@@ -191,7 +191,7 @@ TARGET = Target(
             how="points with a larger `seq_len` in the sweep, time per row",
         ),
     ),
-    prices=(
+    compared=(
         Choice(
             "merge_two",
             "merge_states or merge_state for two states",

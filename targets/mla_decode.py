@@ -174,7 +174,7 @@ TARGET = Target(
         functions=(_PLAN,),
         sources=("batch_mla_plan.cu", "batch_mla_run.cu", "batch_mla_binding.cu"),
     ),
-    prices=(
+    compared=(
         Choice("mla_backend", "fa2 or fa3", "backend", "fa2", "fa3"),
         Choice("mla_auto", "fa2 or FlashInfer's choice", "backend", "fa2", "auto"),
         Choice("mla_page", "Page size 64 or 1", "page_size", 64, 1),

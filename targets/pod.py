@@ -235,7 +235,7 @@ TARGET = Target(
             "PartitionKV_P": "KV of the prefill split over blocks (…_P: of the prefill, …_D: of the decodes)",
         },
     ),
-    prices=(
+    compared=(
         Choice("pod", "fa2's two kernels, or one for both", "variant", "fa2", "pod"),
         Choice("pod_fa3", "fa3's prefill and a decode, or one kernel", "variant", "fa3", "pod"),
     ),

@@ -8,7 +8,7 @@ from typing import Any
 
 from ncuflow.target import attention, fa2, reference
 from ncuflow.target.attention import FA3, LENGTHS, lengths, plan_info
-from ncuflow.target.contract import Choice, Knob, Opportunity, Target, Work, uneven
+from ncuflow.target.contract import Choice, Opportunity, Option, Target, Work, uneven
 from ncuflow.target.inputs import (
     FP8,
     ITEMSIZE,
@@ -386,7 +386,7 @@ TARGET = Target(
         meanings=fa2.MEANINGS,
         computed=fa2.COMPUTED,
     ),
-    prices=(
+    compared=(
         Choice("backend", "fa2 or fa3", "backend", "fa2", "fa3"),
         Choice("prefill_trtllm", "fa2 or trtllm-gen", "backend", "fa2", "trtllm-gen"),
         Choice("prefill_cutlass", "fa2 or CUTLASS", "backend", "fa2", "cutlass"),
@@ -420,24 +420,24 @@ TARGET = Target(
         Choice("prefill_kv", "KV of 16 bits or of 8 under queries of 16", "kv", "same", FP8),
         attention.window("prefill_window"),
     ),
-    knobs=(
-        Knob(
+    options=(
+        Option(
             "backend",
             "the wrapper; auto by GPU and dtype in plan()",
             _WRAPPER,
             "backend",
             _WRAPPER.name,
         ),
-        Knob("disable_split_kv", "plan()", attention.SPLIT, "prefill_split", _PLAN),
-        Knob("fixed_split_size", "plan()", attention.SPLIT, "prefill_chunk", _PLAN),
-        Knob(
+        Option("disable_split_kv", "plan()", attention.SPLIT, "prefill_split", _PLAN),
+        Option("fixed_split_size", "plan()", attention.SPLIT, "prefill_chunk", _PLAN),
+        Option(
             "use_fp16_qk_reduction",
             "compile time, a module of its own",
             Symbol("compute_qk", "attention/prefill.cuh"),
             "qk",
             _PLAN,
         ),
-        Knob(
+        Option(
             "logits_soft_cap",
             "compile time, a module of its own; its value at launch",
             Symbol("logits_transform", "attention/prefill.cuh"),

@@ -12,8 +12,8 @@ from typing import Any
 from ncuflow.target import reference
 from ncuflow.target.contract import (
     Choice,
-    Knob,
     Opportunity,
+    Option,
     StepPart,
     Target,
     Work,
@@ -217,7 +217,9 @@ def shapes(seen: LaunchSignature) -> Iterator[Params]:
     elif warps < 32:
         found = [*range(vec * (32 * (warps - 1) + 1), vec * 32 * warps + 1, vec)]
     else:
-        found = [hidden[0]] if (hidden := seen.told("hidden")) and hidden[0] == hidden[1] else []
+        found = (
+            [hidden[0]] if (hidden := seen.known_value("hidden")) and hidden[0] == hidden[1] else []
+        )
     if (known := seen.sure("hidden")) in found:
         found = [known]  # of what would launch so, the model's own
     if not found:
@@ -458,7 +460,7 @@ TARGET = Target(
             ),
         ),
     ),
-    prices=(
+    compared=(
         Choice(
             "fused",
             "Separate add and norm, or fused",
@@ -490,14 +492,16 @@ TARGET = Target(
         ),
         dependent_launch("norm_pdl"),
     ),
-    knobs=(
-        Knob(
+    options=(
+        Option(
             "FLASHINFER_USE_CUDA_NORM",
             "import of FlashInfer, from the environment",
             Symbol("rmsnorm", "norm/__init__.py"),
             "norm",
         ),
-        Knob("enable_pdl", "launch", Symbol("rmsnorm", "norm/__init__.py"), "norm_pdl", "rmsnorm"),
+        Option(
+            "enable_pdl", "launch", Symbol("rmsnorm", "norm/__init__.py"), "norm_pdl", "rmsnorm"
+        ),
     ),
     opportunities=(
         Opportunity(

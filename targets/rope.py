@@ -366,7 +366,7 @@ TARGET = Target(
         },
     ),
     build=Build(early=True, jit=(Jit("rope", "flashinfer.rope:get_rope_module"),)),
-    prices=(
+    compared=(
         Choice(
             "rope_cache", "On the fly or cos/sin cache", "variant", "rope_pos_ids", "cos_sin_cache"
         ),

@@ -259,7 +259,7 @@ TARGET = Target(
         kernels=(*symbols("sampling.cuh", *(name for name in _SEEN if name != _MAP)), *_TOPK),
         sources=("sampling.cu", "renorm.cu", "flashinfer_sampling_binding.cu"),
     ),
-    prices=(
+    compared=(
         Choice(
             "sampling_top_p",
             "All tokens or top-p",

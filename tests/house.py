@@ -146,7 +146,7 @@ FLOORS = (
     ),
     (
         Room(
-            "served cli api verbs",
+            "mcp cli api verbs",
             "a verb",
             "a typed function for each, their table, how a command ends; the same for a notebook, and for a program "
             "over the Model Context Protocol",

@@ -13,9 +13,9 @@ from ncuflow.experiments import recorded
 from ncuflow.experiments.record import Advice
 from ncuflow.io import BadInput
 from ncuflow.target.contract import load
-from scripts import kept
+from scripts import archive
 
-FOLDERS = sorted(path.parent for path in (ROOT / kept.FOLDER).glob("*/advice.json.xz"))
+FOLDERS = sorted(path.parent for path in (ROOT / archive.FOLDER).glob("*/advice.json.xz"))
 DECODE = ROOT / "recordings/h200/0.7.2/decode"
 
 
@@ -99,16 +99,16 @@ def test_what_a_run_left_is_kept_with_its_causes_and_told(advice: Advice, tmp_pa
     pairs = advice.model_copy(update={"shapes": []})
     for name, one in {"advice": advice, "again": again, "aa": pairs, "regret-a": whole}.items():
         (run / f"{name}.json").write_text(one.model_dump_json())
-    folder = kept.keep(run, DECODE / "decode/b18a3f74b", tmp_path)
+    folder = archive.keep(run, DECODE / "decode/b18a3f74b", tmp_path)
     assert folder == tmp_path / "h200"
     stored = recorded.read(folder / "advice.json.xz")
     assert any("99 % of its work is padding" in text for s in stored.shapes for text in s.cause)
     assert stored.shapes[2].choices == advice.shapes[2].choices
     # Beside the advice the choices stay that its words are about.
-    second = kept.read(folder, "again")
+    second = archive.read(folder, "again")
     assert second is not None and second.shapes[3].advised is not None
     assert [one.point for one in second.shapes[3].choices] == [second.shapes[3].advised]
-    said = kept.told(tmp_path)
+    said = archive.report(tmp_path)
     assert "5 of 6 winners of both are the same; 5 of 6 shapes have the same advice" in said
     assert "0 pairs of a choice with itself: no winner." in said
     assert (

@@ -12,7 +12,7 @@ from conftest import some
 from ncuflow.race import rounds
 from ncuflow.race.rounds import AA, Race, advised
 from ncuflow.race.sequential import ALPHA, LOOKS
-from scripts.kept import same_winners
+from scripts.archive import same_winners
 
 RUNS = 100
 
@@ -67,7 +67,7 @@ def test_a_planted_loss_of_5_per_cent_is_found(count: int) -> None:
     random = np.random.default_rng(count)
     true = {"default": 105.0} | equal(count - 1)
     races = [raced(random, true) for _ in range(RUNS)]
-    assert sum("default" in race.contenders for race in races) <= 0.05 * RUNS
+    assert sum("default" in race.remaining for race in races) <= 0.05 * RUNS
     for race in some(races):
         found = race.against("default", race.leader)
         assert found.low < 0.06 and found.high > 0.04
@@ -91,7 +91,7 @@ def test_two_runs_agree_and_regret_little_against_all_times_to_the_end() -> None
     for _ in range(60):
         true = {f"c{n}": 100 * float(np.exp(random.normal(0, 0.15))) for n in range(8)}
         first, second = (raced(random, true, 0.005) for _ in range(2))
-        pairs.append((first.contenders, second.contenders))
+        pairs.append((first.remaining, second.remaining))
         taken = advised(first, {name: int(name != "c0") for name in true})
         regrets.append(true[taken] / min(true.values()) - 1)
     same, decided = same_winners(pairs)
@@ -122,7 +122,7 @@ def test_a_choice_that_fails_is_out_of_the_race() -> None:
     race = Race(["a", "b"], "a")
     race.fail("a")
     assert race.running == [f"a{AA}", "b"] or race.running == ["b", f"a{AA}"]
-    assert race.contenders == ["b"] and race.noise() == race.effect / 2
+    assert race.remaining == ["b"] and race.noise() == race.effect / 2
 
 
 def test_a_choice_alone_has_a_time_as_well() -> None:

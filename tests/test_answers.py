@@ -16,7 +16,7 @@ from conftest import ROOT, some
 
 from ncuflow.cli import PARTS, SILENT, USER, dispatch
 from ncuflow.experiments.record import ChangeRecord, Trial
-from ncuflow.findings import lineage, locate
+from ncuflow.findings import derivation, locate
 from ncuflow.race.record import Relative, TrialTiming
 from scripts import docs
 
@@ -233,11 +233,11 @@ def test_a_number_of_a_table_is_found_by_its_row_and_its_column(asked: Asked) ->
     for key in ("duration_ns", "dram_throughput_pct", "warp_latency_per_issue"):
         column = whole["columns"][f"metrics.{key}"]
         (point,) = shlex.split(row["trace"])
-        step = lineage.found(point, column["metric"])[1]
+        step = derivation.found(point, column["metric"])[1]
         assert (step.value, step.unit) == (row["metrics"][key], column["unit"])
         assert column["tier"] == "C"
     (first,) = shlex.split(asked("show", str(TRACE), "--limit", "1")["launches"][0]["trace"])
-    assert lineage.found(first, "duration_ns")[1].value is not None
+    assert derivation.found(first, "duration_ns")[1].value is not None
 
 
 def test_what_is_not_known_is_null(asked: Asked, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from flashinfer_source import flashinfer_package
 
 from ncuflow.cli import dispatch
 from ncuflow.flow import evidence
-from ncuflow.flow.settings import of as settings_of
+from ncuflow.flow.settings import validated as settings_of
 from ncuflow.gpu.table import capability_of
 from ncuflow.io import read_yaml, resource
 from ncuflow.race import sides

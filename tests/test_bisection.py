@@ -18,7 +18,7 @@ from ncuflow.experiments import bisection, versions
 from ncuflow.experiments.bisection import Bisection, BisectStep, Neighbours
 from ncuflow.experiments.variant import Overlay
 from ncuflow.experiments.versions import CannotError, Recordings, Source, Versions, laid
-from ncuflow.gpu import turns
+from ncuflow.gpu import lock
 from ncuflow.io import BadInput, CommandError, UsageError
 from ncuflow.race.record import Relative
 from ncuflow.race.sides import LostError, SideError
@@ -316,7 +316,7 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         decode = load("decode")
         (point,) = points(decode, [{}])
         source = Source("wheels", {name: str(one) for name, one in found.items()})
-        with turns.gpu_lock() as gpu:
+        with lock.gpu_lock() as gpu:
             yield Versions(source, decode, point, 0.02, 1.0, print, gpu, tmp_path / "v", begin)
 
     return make

@@ -27,7 +27,7 @@ def config(monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setattr(evidence, "tool", lambda name: f"/opt/{name}")
     monkeypatch.setattr(evidence, "counters_refused_here", lambda: False)
     both = {"rmsnorm": [{"rows": [1, 32]}], "rope": [{"tokens": 512}]}
-    shipped = settings.of(read_yaml(ROOT / "config/config.yaml"))
+    shipped = settings.validated(read_yaml(ROOT / "config/config.yaml"))
     return changed(
         shipped,
         targets=NAMES,
@@ -39,7 +39,7 @@ def config(monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 def changed(config: Settings, **changes: object) -> Settings:
-    return settings.of({**config.model_dump(), **changes})
+    return settings.validated({**config.model_dump(), **changes})
 
 
 def test_deep_points_are_those_of_the_sweep(config: Settings) -> None:
@@ -291,8 +291,8 @@ def test_a_run_is_told_of_the_failed_captures_of_its_own_targets(tmp_path: Path)
         place = tmp_path / target / "b1" / f"{name}.loss.json"
         place.parent.mkdir(parents=True, exist_ok=True)
         write_json(place, {"tool": tool, "target": target, "reason": "it broke"})
-    assert loss.told(tmp_path, ["decode"]) == ["lost: ncu of decode: it broke"]
-    assert loss.told(tmp_path, ["decode", "rope"]) == [
+    assert loss.messages(tmp_path, ["decode"]) == ["lost: ncu of decode: it broke"]
+    assert loss.messages(tmp_path, ["decode", "rope"]) == [
         "lost: ncu of decode, rope: it broke",
         "lost: nsys of rope: it broke",
     ]

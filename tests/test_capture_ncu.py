@@ -14,7 +14,7 @@ import pytest
 from ncuflow import process
 from ncuflow.cli import dispatch
 from ncuflow.evidence.points import Contents
-from ncuflow.gpu.turns import BEGINS, STARTS, WAITS
+from ncuflow.gpu.lock import BEGINS, STARTS, WAITS
 from ncuflow.parsers import chips, registry
 from ncuflow.process import CaptureError
 from ncuflow.run import ncu, profiler

@@ -44,7 +44,7 @@ def test_pairs_agree_in_all_other_parameters():
 
 
 def test_a_ragged_layout_has_no_page_size_to_agree_in():
-    layout = next(c for c in load("prefill").prices if c.key == "layout")
+    layout = next(c for c in load("prefill").compared if c.key == "layout")
     results = {"points": [
         point({"layout": "paged", "page_size": 16}, 10.0),
         point({"layout": "ragged", "page_size": 1}, 9.0),
@@ -64,7 +64,7 @@ def test_a_difference_is_tested_on_the_launches(a, b, verdict):
 
 
 def test_the_host_time_of_a_launch_is_tested_on_its_calls():
-    launch = next(c for c in load("decode").prices if c.key == "launch")
+    launch = next(c for c in load("decode").compared if c.key == "launch")
     points = [point({"launch": how}, 50.0, host_launch_us=us) for how, us in LAUNCHES]
     for one, (_, us) in zip(points, LAUNCHES, strict=True):
         one["samples"]["host_us"] = spread(us)
@@ -213,7 +213,7 @@ def test_a_base_that_needs_a_launch_before_its_own_has_the_time_of_both() -> Non
 
 def test_choices_name_parameters_and_values_of_their_targets():
     for target in some(known().values()):
-        for choice in target.prices:
+        for choice in target.compared:
             values = target.choices.get(choice.parameter)
             assert choice.parameter in target.parameters, choice.key
             assert values is None or {choice.base, choice.other} <= set(values), choice.key
@@ -221,7 +221,7 @@ def test_choices_name_parameters_and_values_of_their_targets():
 
 def test_a_targets_choices_have_names_of_their_own():
     for target in some(known().values()):
-        keys = [choice.key for choice in target.prices]
+        keys = [choice.key for choice in target.compared]
         assert len(keys) == len(set(keys)), target.name
 
 
@@ -240,7 +240,7 @@ def test_a_threefold_gain_is_as_far_from_noise_as_a_threefold_loss():
 
 
 def test_one_query_head_a_kv_head_and_gqa_are_choices_of_their_own():
-    by_key = {c.key: c for c in load("decode").prices}
+    by_key = {c.key: c for c in load("decode").compared}
     for kv_heads, key in ((32, "cores"), (8, "cores_grouped")):
         heads = {"qo_heads": 32, "kv_heads": kv_heads, "backend": "auto"}
         results = {"points": [point({"cores": c, **heads}, 9.0) for c in ("cuda", "tensor")]}
@@ -249,7 +249,7 @@ def test_one_query_head_a_kv_head_and_gqa_are_choices_of_their_own():
 
 
 def test_offsets_pair_with_position_ids_of_any_batch():
-    positions = next(c for c in load("rope").prices if c.key == "rope_positions")
+    positions = next(c for c in load("rope").compared if c.key == "rope_positions")
     results = {"points": [
         point({"variant": "rope_pos_ids", "batch": 1, "tokens": 64}, 10.0),
         point({"variant": "rope", "batch": 4, "tokens": 64}, 38.0),

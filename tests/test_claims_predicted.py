@@ -8,7 +8,7 @@ from results_data import entry, results
 
 from ncuflow.claims import files
 from ncuflow.claims.evidence import ClaimEvidence
-from ncuflow.claims.predicted import ENDS, at, biases, judge, of_another_gpu, once, place
+from ncuflow.claims.predicted import ENDS, at, biases, interval_side, judge, of_another_gpu, once
 
 WORK = {"flops_analytic": 1e9, "bytes_analytic": 1e9, "ceiling_dram_gbs_datasheet": 2000.0}
 POINTS = results(
@@ -130,7 +130,7 @@ def figure(point: str, published: float, value: float, document: str = "a report
     [(10, "yes"), (19, "yes"), (19.7, "on its edge"), (20.3, "on its edge"), (5, "on its edge"), (21, "no"), (4, "no")],
 )  # fmt: skip
 def test_a_figure_at_an_end_of_the_interval_is_neither_inside_nor_outside(published, where):
-    assert place(figure("decode/B1", published, 10)["predicted"]) == where
+    assert interval_side(figure("decode/B1", published, 10)["predicted"]) == where
 
 
 def test_what_one_source_derives_from_one_measurement_counts_once():

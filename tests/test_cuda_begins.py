@@ -19,7 +19,7 @@ import pytest
 from fake_device import Device, fake_target, made, points_file
 
 from ncuflow.cli import dispatch
-from ncuflow.gpu import nvml, turns
+from ncuflow.gpu import nvml
 from ncuflow.run import builds, gpu
 from ncuflow.run import launch as running
 
@@ -111,7 +111,7 @@ def test_cuda_begins_when_modules_stand_and_before_the_gpu_is_held(
     monkeypatch.setattr(nvml, "capabilities", lambda: ["9.0"])
     monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
     lock = tmp_path / "gpu.lock"
-    monkeypatch.setenv(turns.WAIT, str(lock))
+    monkeypatch.setenv(lock.WAIT, str(lock))
     device, order = Device(), []
 
     def notes(what: str) -> None:
@@ -153,7 +153,7 @@ def test_cuda_begins_when_modules_stand_and_before_the_gpu_is_held(
         "CUDA begins",
         "it measures, the GPU held",
     ]
-    said = [turns.WAITS, turns.STARTS, turns.WAITS, turns.BEGINS]
+    said = [lock.WAITS, lock.STARTS, lock.WAITS, lock.BEGINS]
     assert [line for line in capsys.readouterr().err.splitlines() if line in said] == said
     assert gc.get_freeze_count() > frozen  # what it imported is not looked through again
 

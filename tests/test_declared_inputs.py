@@ -33,7 +33,9 @@ SIDES = {"base": "recordings/one", "head": "recordings/two"}
 ALWAYS = ("ncuflow/__main__.py", "ncuflow/cli.py", "ncuflow/io.py", "ncuflow/__init__.py")
 # The list of counters is a parameter of these, so an edit of the registry that leaves it alone captures nothing again.
 CAPTURES = ("profile", "profile_deep", "trace")
-REGISTRY = [str(Path(name).resolve().relative_to(ROOT)) for name in closure.of("static counters")]
+REGISTRY = [
+    str(Path(name).resolve().relative_to(ROOT)) for name in closure.inputs("static counters")
+]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ncuflow.flow import display, forecast
-from ncuflow.gpu import turns
+from ncuflow.gpu import lock
 
 
 class Terminal(io.StringIO):
@@ -101,16 +101,16 @@ def test_what_waits_for_a_gpu_has_done_nothing_yet(tmp_path: Path) -> None:
     run.tell(event="workflow_started")
     run.start(1, "profile", log, target="rope", batch="b1")
     job = run.display.running[1]
-    queued = f"{turns.QUEUES}a GPU: all 1 are locked by other captures\n"
-    for said in (None, queued, f"{turns.WAITS}\n"):
+    queued = f"{lock.QUEUES}a GPU: all 1 are locked by other captures\n"
+    for said in (None, queued, f"{lock.WAITS}\n"):
         if said:
             log.write_text(said)
         assert job.worked(30.0) == 0
     log.write_text("rope sweep: point 1 of 4\n")
     assert [job.worked(now) for now in (30.0, 32.0)] == [0, 2]
-    log.write_text(f"rope sweep: point 1 of 4\n{turns.WAITS}\n")  # for a module
+    log.write_text(f"rope sweep: point 1 of 4\n{lock.WAITS}\n")  # for a module
     assert [job.worked(now) for now in (33.0, 60.0)] == [3, 3]
-    log.write_text(f"{turns.WAITS}\nrope sweep: point 2 of 4\n")
+    log.write_text(f"{lock.WAITS}\nrope sweep: point 2 of 4\n")
     assert [job.worked(now) for now in (60.0, 61.0)] == [3, 4]
 
 

@@ -15,8 +15,8 @@ import yaml
 from conftest import some
 
 from ncuflow.cli import COMMANDS, app, named
-from ncuflow.served import server
-from ncuflow.served.root import Root
+from ncuflow.mcp import server
+from ncuflow.mcp.root import Root
 from ncuflow.target.contract import known
 
 ROOT = Path(__file__).parents[1]

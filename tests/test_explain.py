@@ -19,7 +19,7 @@ from ncuflow.cli import dispatch
 from ncuflow.explain import launch
 from ncuflow.explain.record import MOST_LINES, WIDTH, Explanation, Number, as_text
 from ncuflow.explain.verb import explain
-from ncuflow.findings import limiter, lineage, locate, opportunities, profiled
+from ncuflow.findings import derivation, limiter, locate, opportunities, profiled
 from ncuflow.findings import locate as recordings
 from ncuflow.io import BadInput, UsageError
 from ncuflow.model import Kernel
@@ -116,7 +116,7 @@ def test_every_number_is_found_where_its_trace_says(deep, index: int) -> None:
         assert number.tier == "C" and number.trace
         where, name = shlex.split(number.trace)
         file, _, launched = where.rpartition("#")
-        _, *steps = lineage.steps_of_launch(file, int(launched), name)
+        _, *steps = derivation.steps_of_launch(file, int(launched), name)
         if name.startswith("stall_"):
             value = 100 * steps[0].value
         elif ":" in name:
@@ -330,7 +330,7 @@ def test_every_number_of_a_point_is_found_where_its_trace_says(point) -> None:
     with locate.of_point(POINT, SHIPPED) as where:
         for number in traced:
             column = shlex.split(number.trace)[1]
-            steps = list(lineage.steps(where.outputs, POINT, column))
+            steps = list(derivation.steps(where.outputs, POINT, column))
             if number.metric == column and number is not point.headroom.most:
                 shown = [step.value for step in steps if step.name == column]
                 assert number in [one.most for one in point.suggestions] or number.value in shown
@@ -403,7 +403,8 @@ def test_a_trace_has_times_and_says_what_brings_the_rest(tmp_path) -> None:
     assert found.time and found.time.value == max(row["duration_ns"] for row in own)
     file, _, index = shlex.split(found.time.trace)[0].rpartition("#")
     assert (
-        list(lineage.steps_of_launch(file, int(index), "duration_ns"))[1].value == found.time.value
+        list(derivation.steps_of_launch(file, int(index), "duration_ns"))[1].value
+        == found.time.value
     )
     assert "ncu --set full -k 'regex:^Persistent" in found.missing[0].brought_by
     assert "not known" in as_text(found)
@@ -477,7 +478,7 @@ def test_what_ncu_prints_has_a_limit_by_its_percentages(
         share = found.limit.units[0].share
         where, name = shlex.split(share.trace or "")
         *_, index = where.rpartition("#")
-        steps = list(lineage.steps_of_launch(str(path), int(index), name))
+        steps = list(derivation.steps_of_launch(str(path), int(index), name))
         assert share.value in [step.value for step in steps[2:]]
 
 

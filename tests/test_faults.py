@@ -23,7 +23,7 @@ import pytest
 from conftest import ROOT, SMALL, Finished, Pipeline, some
 from fake_machine import TABLE, Machine, make
 
-from ncuflow.flow import made
+from ncuflow.flow import checksums
 
 POINTS = [f"toy/n{n}" for n in range(1, 8)]
 GATED = "toy/n5"
@@ -226,8 +226,8 @@ def test_a_measurement_that_outlives_snakemake_keeps_its_gpu(gated, undisturbed)
 def test_leftovers_of_a_killed_holder_do_not_block_the_next(machine, undisturbed):
     locks = machine.folder / "locks"
     locks.mkdir(mode=0o700)
-    (locks / "GPU-aaaa.lock.seat0").write_text("")
-    scratch = locks / "tmp-GPU-aaaa.seat0"
+    (locks / "GPU-aaaa.lock.slot0").write_text("")
+    scratch = locks / "tmp-GPU-aaaa.slot0"
     scratch.mkdir()
     (scratch / "nsight-compute-lock").write_text("stale")
     completes(machine, undisturbed)
@@ -479,7 +479,7 @@ def test_whatever_of_the_outputs_is_damaged_a_rerun_makes_it_again(
     remade: Pipeline, small: Finished, damages: Sequence[Callable[[Path], object]]
 ):
     whole = outputs(small)
-    noted = [name for name in whole if name != made.NOTE]
+    noted = [name for name in whole if name != checksums.NOTE]
     for name, damage in zip(noted[::2], cycle(damages), strict=False):
         damage(remade.outputs / name)
     assert outputs(remade) != whole
@@ -556,7 +556,7 @@ def test_a_note_of_another_shape_is_forgotten(remade: Pipeline):
     page = "reports/rmsnorm.md"
     for shape in ([], 5, {page: None}, {page: [1]}, {page: [1, 2, "a"]}, {"\ud800": 1}):
         noted(remade, shape)
-        assert made._noted(remade.outputs) == {}, shape
+        assert checksums._noted(remade.outputs) == {}, shape
     assert "Nothing to be done" in remade.run("rmsnorm", *RECORDED[1:]).stderr
     (remade.outputs / page).write_text("cut short")
     assert f"{page}: changed since" in remade.run("rmsnorm", *RECORDED[1:]).stderr

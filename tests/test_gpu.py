@@ -162,7 +162,7 @@ def test_edges_and_extreme_inputs_agree_with_the_reference(
         checked = worker.answer({"do": "check", "point": case.as_dict()})
         aside = {}
         if checked.get("status") == "ok":
-            aside = worker.answer({"do": "aside", "point": case.as_dict()})
+            aside = worker.answer({"do": "side_stream", "point": case.as_dict()})
         why = checked.get("error") or checked["reason"] or aside.get("error") or aside.get("wrong")
         if why and checked.get("status") != "skipped":
             found[case.id] = why

@@ -425,7 +425,9 @@ def test_a_choice_that_depends_on_the_size_says_where_it_saves_and_where_it_cost
     pairs = [
         {
             "params": {"tokens": tokens},
-            "price": Effect("time_cold_us", "a", "b", (), 1.0, 1 + change, change, verdict=verdict),
+            "effect": Effect(
+                "time_cold_us", "a", "b", (), 1.0, 1 + change, change, verdict=verdict
+            ),
         }
         for tokens, change, verdict in verdicts
     ]
@@ -526,7 +528,7 @@ def test_writes_that_stay_in_l2_are_said_where_rates_pass_what_dram_did(measured
 
 
 def test_a_setting_has_the_default_that_the_source_states(measured):
-    section = measured("rmsnorm").split("## Knobs")[1].split("\n## ")[0]
+    section = measured("rmsnorm").split("## Options")[1].split("\n## ")[0]
     assert "| `FLASHINFER_USE_CUDA_NORM` | `'0'` |" in section
     assert "| `enable_pdl` | `None` |" in section
 

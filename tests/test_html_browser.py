@@ -683,8 +683,8 @@ def test_claims_are_filtered_and_show_their_evidence(browser, report):
 def test_the_guide_is_rendered_and_its_links_stay_inside(browser, report):
     page = browser.open(report, "#/guide")
     page.click('.prose a:has-text("Decode Attention Kernel") >> nth=0')
-    page.click('.toc a:has-text("Knobs")')
-    playwright.expect(page.locator('[id="decode/knobs"]')).to_be_in_viewport()
+    page.click('.toc a:has-text("Options")')
+    playwright.expect(page.locator('[id="decode/options"]')).to_be_in_viewport()
     assert page.locator('.prose a[href$=".md"]').count() == 0
     page.select_option(".controls select", "kernel-dev-guide")
     page.click('.prose a[href="#/claims"] >> nth=0')

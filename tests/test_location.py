@@ -62,14 +62,14 @@ def test_a_folder_is_called_the_same_from_inside_of_recordings(
     ],
 )
 def test_a_gpu_has_a_folder_without_its_form_and_memory(gpu: str, folder: str) -> None:
-    of = location.of({"gpu": gpu, "flashinfer": "0.7.2.post1"})
+    of = location.recording_folder({"gpu": gpu, "flashinfer": "0.7.2.post1"})
     assert of == Path("recordings") / folder / "0.7.2/default"
 
 
 @pytest.mark.parametrize("what", ["../../esc", "a/b", "..", "", "/abs"])
 def test_a_recordings_folder_has_one_name(what: str) -> None:
     with pytest.raises(ValueError, match="no name of a folder"):
-        location.of({"gpu": "NVIDIA H200", "flashinfer": "0.7.2"}, what)
+        location.recording_folder({"gpu": "NVIDIA H200", "flashinfer": "0.7.2"}, what)
 
 
 def test_shown_is_the_newest_flashinfer_on_the_gpu_with_the_most_memory(

@@ -14,7 +14,14 @@ from results_data import entry, launched
 from ncuflow.expression import holds
 from ncuflow.findings import stored
 from ncuflow.findings.choices import Effect, effects, summary
-from ncuflow.findings.opportunities import MeasuredOpportunity, found, room, said, scopes, undecided
+from ncuflow.findings.opportunities import (
+    MeasuredOpportunity,
+    found,
+    room,
+    scopes,
+    undecided,
+    worded,
+)
 from ncuflow.findings.scope import Scope
 from ncuflow.io import BadInput, read_json
 from ncuflow.model import Results
@@ -22,9 +29,9 @@ from ncuflow.pages.context.section import (
     _opportunity,
     brought,
     fared,
+    file_and_line,
     opportunity_first,
     opportunity_rows,
-    place,
 )
 from ncuflow.pages.markdown.pages import to_try
 from ncuflow.target.contract import Choice, Opportunity, Target, known
@@ -41,7 +48,7 @@ def declared(**more: Any) -> Opportunity:
 def target(*declared: Opportunity) -> Target:
     return Target(
         name="t", title="T", parameters={"side": "a"}, id="{side}", work=lambda p: None, prepare=lambda p: None,  # type: ignore[arg-type,return-value]
-        prices=(Choice("ab", "a or b", "side", "a", "b"),), opportunities=declared,
+        compared=(Choice("ab", "a or b", "side", "a", "b"),), opportunities=declared,
     )  # fmt: skip
 
 
@@ -152,7 +159,7 @@ def test_wins_are_ordered_by_what_they_save_over_all_their_points() -> None:
     points += [sized("a", 4, 4.0), sized("c", 4, 2.0)]
     ac = Choice("ac", "a or c", "side", "a", "c")
     both = target(declared(what="c", choice="ac"), declared(what="b"))
-    rows = found(of(*points), replace(both, prices=(*both.prices, ac)))
+    rows = found(of(*points), replace(both, compared=(*both.compared, ac)))
     assert [one.opportunity.what for one in rows] == ["b", "c"]
 
 
@@ -235,7 +242,7 @@ def test_what_is_not_known_meets_no_condition() -> None:
     unknown = Scope({"side": "a", "busiest_pct": 41.7}, frozenset({"waves"}))
     for where in ("waves >= 0", "waves < 0", "not waves >= 0"):
         assert not found(of(point("a", 4.0)), target(declared(where=where)))
-    assert said(declared(shown="{busiest_pct}, {waves}"), unknown) == "42 %, –"
+    assert worded(declared(shown="{busiest_pct}, {waves}"), unknown) == "42 %, –"
 
 
 def test_a_condition_over_what_is_missing_is_neither_met_nor_unmet() -> None:
@@ -263,11 +270,13 @@ def test_a_symbol_is_found_in_the_index_or_is_its_file() -> None:
     functions = {"data/include/flashinfer/x.cuh": [[7, 9, "f"]]}
     api = {"python": {"symbol": "a.b", "file": "a.py", "line": 3}}
     index = {"functions": functions, "targets": {"t": {"api": api}}}
-    assert place(Symbol("f", "x.cuh"), "t", index) == "x.cuh:7"
+    assert file_and_line(Symbol("f", "x.cuh"), "t", index) == "x.cuh:7"
     assert (
-        place(Symbol("g", "x.cuh"), "t", index) == place(Symbol("f", "x.cuh"), "t", None) == "x.cuh"
+        file_and_line(Symbol("g", "x.cuh"), "t", index)
+        == file_and_line(Symbol("f", "x.cuh"), "t", None)
+        == "x.cuh"
     )
-    assert place(Symbol("b", "a.py"), "t", index) == "a.py:3"
+    assert file_and_line(Symbol("b", "a.py"), "t", index) == "a.py:3"
 
 
 def test_no_gain_of_the_shipped_evidence_is_above_its_room(finished: Any) -> None:
@@ -489,7 +498,7 @@ def test_the_report_tells_what_a_caller_chooses_from_what_is_fixed(finished: Any
     for title in ("soft cap", "NeoX", "Llama 3.1"):
         assert title in tables["The model fixes"] and title not in tables["A caller chooses"]
     assert "fa2 or fa3 (prefill)" in tables["A caller chooses"]
-    fixed = {c.key: c.given for target in known().values() for c in target.prices if c.given}
+    fixed = {c.key: c.given for target in known().values() for c in target.compared if c.given}
     assert fixed["decode_zipf"] == "traffic" and fixed["prefill_window"] == "model"
     page = (finished.outputs / "reports/prefill.md").read_text()
     (cap,) = [line for line in page.splitlines() if line.startswith("| `logits_soft_cap` |")]
@@ -504,7 +513,7 @@ def test_the_rows_of_continuous_batching_say_on_which_cores(finished: Any) -> No
 
 
 def of_choice(results: Results, key: str) -> list[Effect]:
-    choice = next(c for c in known()[results["target"]].prices if c.key == key)
+    choice = next(c for c in known()[results["target"]].compared if c.key == key)
     return effects(replace(choice, metrics=choice.metrics[:1]), results)
 
 
@@ -520,9 +529,11 @@ def test_what_is_said_of_a_split_kernel_is_not_its_merges(recorded: Recorded) ->
     )
     assert fa3.point == whole.point == point["point"]
     busy, merging = (f"{kernel['metrics']['issue_active']:.0%}"[:-1] for kernel in (split, merge))
-    text = said(fa3.opportunity, fa3.facts)
+    text = worded(fa3.opportunity, fa3.facts)
     assert f"issue in {busy} % of its cycles" in text and f"{merging} %" not in text
-    assert f"fill {split['metrics']['waves']:.2g} of a wave" in said(whole.opportunity, whole.facts)
+    assert f"fill {split['metrics']['waves']:.2g} of a wave" in worded(
+        whole.opportunity, whole.facts
+    )
 
 
 def test_an_untried_change_says_how_to_try_it_once(finished: Any) -> None:
@@ -538,7 +549,7 @@ def test_a_window_that_the_kernel_does_not_know_is_advised_its_pages_alone(
     (one,) = named(recorded("h200/0.7.2/kernels", "decode"), "only the pages of the window")  # fmt: skip
     assert one.points == ("decode/B64_L8192_H32_K8_D128_P16_f16_cc_win1024",)
     assert one.most == pytest.approx(1 - 269746176 / 2153512192, abs=0.001) and one.effect is None
-    assert "2.15 GB are read where the window needs 270 MB" in said(one.opportunity, one.facts)
+    assert "2.15 GB are read where the window needs 270 MB" in worded(one.opportunity, one.facts)
     assert not named(recorded("h200/0.7.2/default", "decode"), "only the pages of the window")
 
 
@@ -548,7 +559,7 @@ def test_uneven_lengths_on_tensor_cores_are_advised_a_split(recorded: Recorded) 
     (cuda,) = named(results, "CUDA cores for uneven lengths")
     assert cuda.group == "won" and cuda.point.endswith("B64_L2048_zipf_H32_K8_D128_P16_f16_tc_fa2")
     assert cuda.effect and cuda.effect.change == pytest.approx(205.0 / 419.3 - 1, abs=0.001)
-    assert "launch and tail take 73 % of the time" in said(cuda.opportunity, cuda.facts)
+    assert "launch and tail take 73 % of the time" in worded(cuda.opportunity, cuda.facts)
     (fixed,) = named(results, "chunks of a fixed size for uneven lengths")
     assert fixed.points == cuda.points and all("H32" in point and "_tc" in point for point in fixed.points)  # fmt: skip
     by_id = {point["point"]: point for point in results["points"]}
@@ -577,7 +588,7 @@ def test_no_evidence_is_shown_twice(recorded: Recorded, name: str, kernel: str) 
     """Where DRAM is the busiest unit, how busy it is stands there once."""
     every = scopes(recorded(name, kernel)).values()
     said_of = [
-        said(one, point)
+        worded(one, point)
         for one in known()[kernel].opportunities
         for point in every
         if holds(one.where, point)

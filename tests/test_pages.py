@@ -340,10 +340,12 @@ def test_each_knob_has_a_line_and_a_choice_that_prices_it(finished):
     for path in some((finished.outputs / "results").glob("*_results.json")):
         results = json.loads(path.read_text())
         target = known()[results["target"]]
-        for row in guide_waits.knobs(results, guide_waits.shown_choices(results), index):
-            assert row["price"], f"{target.name}: {row['knob'].choice} is no choice"
+        for row in guide_waits.options(results, guide_waits.shown_choices(results), index):
+            assert row["effect"], f"{target.name}: {row['option'].choice} is no choice"
             assert row["place"].rpartition(":")[2].isdigit(), row["place"]
-            assert row["default"] or not row["knob"].signature, f"{row['knob'].name}: no default"
+            assert row["default"] or not row["option"].signature, (
+                f"{row['option'].name}: no default"
+            )
 
 
 def test_a_burst_stands_beside_the_sustained_rate_each_with_its_clock(finished):

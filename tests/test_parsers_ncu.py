@@ -998,7 +998,7 @@ def test_source_files_lose_the_machine(name, relative):
 def test_texts_of_an_instruction_may_be_shown():
     action = FakeAction()
     action.name = lambda: "k\u202e"
-    place = lines._place(action, ("LDG.E R2, [R4]\x1b", "a\u2066.cu", 3), shown=True)
+    place = lines._columns(action, ("LDG.E R2, [R4]\x1b", "a\u2066.cu", 3), shown=True)
     assert (place["sass"], place["opcode"]) == ("LDG.E R2, [R4]?", "LDG.E")
     assert (place["file"], place["function"]) == ("a?.cu", "k?")
 

@@ -65,6 +65,6 @@ def test_a_verb_that_reads_needs_no_posix(words: tuple[str, ...], tmp_path: Path
 
 def test_the_package_and_its_entries_import_without_posix() -> None:
     code = (
-        f"{HIDES}\nimport ncuflow, ncuflow.api, ncuflow.cli, ncuflow.gpu.turns, ncuflow.run.builds"
+        f"{HIDES}\nimport ncuflow, ncuflow.api, ncuflow.cli, ncuflow.gpu.lock, ncuflow.run.builds"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -115,7 +115,7 @@ def test_a_recording_lies_where_its_manifest_says_that_it_is_of():
     for folder in recordings():
         found = json.loads((folder / manifest.FILE).read_text())
         origin = found["provenance"]
-        place = ROOT / location.of(origin, folder.name)
+        place = ROOT / location.recording_folder(origin, folder.name)
         assert (folder, found["name"]) == (place, location.name(folder))
         assert origin["recording"] == found["name"]
 

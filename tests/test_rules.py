@@ -52,7 +52,7 @@ def test_a_change_of_a_file_reruns_exactly_what_reads_it(made: Path, every: bool
 def test_every_file_of_the_project_is_read_by_a_command(monkeypatch):
     monkeypatch.chdir(ROOT)
     pages = [path.name.removesuffix(".md.j2") for path in (ROOT / "templates").glob("*.md.j2")]
-    read = {file for name in COMMANDS for file in closure.of(name, pages=pages)}
+    read = {file for name in COMMANDS for file in closure.inputs(name, pages=pages)}
     # No rule reads what a notebook imports, what `scripts/docs.py` writes for readers of answers, what `export script` fills.
     workflow = {"ncuflow/cli.py", "ncuflow/__main__.py", "ncuflow/api.py"}
     workflow |= {f for f in project_files(ROOT) if f.startswith("ncuflow/schemas/")}
@@ -99,35 +99,35 @@ def test_import_statements_are_found_as_a_parser_finds_them(module: str):
 
 def test_a_target_is_read_where_targets_are_loaded_by_name(monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert "targets/decode.py" in closure.of("launch", target="decode")
-    assert "targets/rope.py" not in closure.of("launch", target="decode")
-    assert {"targets/decode.py", "targets/rope.py"} <= set(closure.of("check claims"))
+    assert "targets/decode.py" in closure.inputs("launch", target="decode")
+    assert "targets/rope.py" not in closure.inputs("launch", target="decode")
+    assert {"targets/decode.py", "targets/rope.py"} <= set(closure.inputs("check claims"))
 
 
 def test_data_files_are_read_by_what_names_them(monkeypatch):
     monkeypatch.chdir(ROOT)
     for command in ("environment", "results", "static-results"):
-        assert "ncuflow/gpu/gpus.yaml" in closure.of(command)
+        assert "ncuflow/gpu/gpus.yaml" in closure.inputs(command)
     # another published figure measures nothing again
     for command in ("preflight", "launch", "ncu", "lock"):
-        assert "ncuflow/gpu/gpus.yaml" not in closure.of(command)
-    pages = closure.of("pages", pages=["kernel-dev-guide"])
+        assert "ncuflow/gpu/gpus.yaml" not in closure.inputs(command)
+    pages = closure.inputs("pages", pages=["kernel-dev-guide"])
     assert "templates/guide/_section.md.j2" in pages and "templates/claims.md.j2" not in pages
     assert {f"templates/guide/{name}/usage.py" for name in ("decode", "rope")} <= set(
-        closure.of("pages", pages=["target"])
+        closure.inputs("pages", pages=["target"])
     )
 
 
 def test_what_the_rule_hands_over_is_not_read_by_the_command(monkeypatch):
     monkeypatch.chdir(ROOT)
     assert {"parsers/registry.py", "parsers/catalogue.yaml"} <= set(
-        closure.of("ncu", target="decode")
+        closure.inputs("ncu", target="decode")
     )
-    given = closure.of("ncu", target="decode", given=["ncuflow.parsers.registry"])
+    given = closure.inputs("ncu", target="decode", given=["ncuflow.parsers.registry"])
     counted = {"parsers/registry.py", "parsers/catalogue.yaml"}
     assert not counted & set(given)
 
 
 def test_a_started_command_is_part_of_what_starts_it(monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert "ncuflow/run/timing.py" in closure.of("ncu", target="decode")
+    assert "ncuflow/run/timing.py" in closure.inputs("ncu", target="decode")

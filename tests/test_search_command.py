@@ -78,9 +78,9 @@ def test_where_nothing_is_faster_by_what_matters_the_default_stands(machine: Mac
 def test_where_nothing_compiles_nothing_is_timed(machine: Machine) -> None:
     status, said, found = searched(machine, "--knobs", "asserted")
     assert status == 1 and found is None
-    assert "error: no candidate compiles: data/include/flashinfer/toy.cuh:10: " in said
+    assert "error: no variant compiles: data/include/flashinfer/toy.cuh:10: " in said
     status, said, found = searched(machine, "--knobs", "gone")
-    assert status == 1 and "tuned: no knob means anything at these shapes" in said
+    assert status == 1 and "tuned: no tunable means anything at these shapes" in said
 
 
 def test_a_setting_that_does_not_compile_costs_the_candidates_that_have_it(
@@ -118,12 +118,12 @@ def test_a_default_that_does_not_compile_ends_a_search(machine: Machine) -> None
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["rmsnorm", "--knobs", "tiles"], "rmsnorm has no knob 'tiles'; it has: threads"),
-        (["kv_append"], "kv_append declares no knobs"),
+        (["rmsnorm", "--knobs", "tiles"], "rmsnorm has no tunable 'tiles'; it has: threads"),
+        (["kv_append"], "kv_append declares no tunables"),
         (["decoed"], "unknown kernel target 'decoed'"),
-        (["rmsnorm", "--budget", "0"], "'0' is no number of candidates, or of seconds"),
-        (["rmsnorm", "--budget", "1.5"], "'1.5' is no number of candidates"),
-        (["rmsnorm", "--patience", "0"], "--patience and --jobs are above 0"),
+        (["rmsnorm", "--budget", "0"], "'0' is no number of variants, or of seconds"),
+        (["rmsnorm", "--budget", "1.5"], "'1.5' is no number of variants"),
+        (["rmsnorm", "--patience", "0"], "for --patience. It has to be above 0"),
         (["rmsnorm", "--blocks", '[{"m": 1}]'], "unknown parameter 'm'"),
     ],
 )

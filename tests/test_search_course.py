@@ -10,7 +10,7 @@ from test_trial_course import Local
 
 from ncuflow.experiments.choices import Variant
 from ncuflow.experiments.record import SearchedShape
-from ncuflow.experiments.search import FRESH, SearchedVariant, SearchRun, price
+from ncuflow.experiments.search import FRESH, SearchedVariant, SearchRun, regret
 from ncuflow.race.eta import Eta, halving_s
 from ncuflow.race.record import Relative, TrialTiming
 from ncuflow.race.rounds import RUNGS
@@ -28,7 +28,7 @@ class Searching:
     def __init__(self, *times: float, **kinds: Any) -> None:
         self.log: list[str] = []
         self.said: list[str] = []
-        self.base, self.again = Local(self.log, "base"), Local(self.log, "again")
+        self.base, self.control = Local(self.log, "base"), Local(self.log, "control")
         self.sides = [Local(self.log, f"c{us:g}", us, **kinds) for us in times]
         self.variants = [
             SearchedVariant(Variant((("us", int(us)),)), side, {SHAPE.id: SHAPE})
@@ -37,7 +37,14 @@ class Searching:
         self.now = 0.0
         self.eta = Eta(self.said.append, [2.0, halving_s(len(times))], self.clock)
         self.on = SearchRun(
-            self.base.target, self.base, self.again, self.variants, 0.02, 5.0, self.eta, self.clock
+            self.base.target,
+            self.base,
+            self.control,
+            self.variants,
+            0.02,
+            5.0,
+            self.eta,
+            self.clock,
         )
 
     def clock(self) -> float:
@@ -77,7 +84,7 @@ def test_the_price_is_the_winners_gain_the_other_way_round() -> None:
     timing = TrialTiming(
         base_us=100.0, change_us=80.0, change=change, noise=change, rounds=6, throttled=0
     )
-    found = price(timing)
+    found = regret(timing)
     assert (found.estimate, found.low, found.high) == pytest.approx((0.25, 1 / 9, 1 / 3))
 
 
@@ -147,7 +154,7 @@ def test_what_is_wrong_on_fresh_inputs_does_not_win_and_the_next_is_confirmed() 
 def test_the_confirmation_has_inputs_that_the_search_had_not() -> None:
     search = Searching(80.0)
     seeds: list[int] = []
-    for side in (search.base, search.again, search.sides[0]):
+    for side in (search.base, search.control, search.sides[0]):
         prepare = side.target.prepare
 
         def noting(p: dict[str, Any], seed: int = 0, prepare: Any = prepare) -> Any:
@@ -183,7 +190,7 @@ def test_without_a_candidate_nothing_is_found() -> None:
     search = Searching(80.0)
     search.sides[0].lost_at = ("check", SHAPE.id)
     found = search.run()
-    assert (found.found, found.reason) == ("none", "no candidate could be timed")
+    assert (found.found, found.reason) == ("none", "no variant could be timed")
 
 
 def test_a_default_that_does_not_run_is_said_and_one_that_is_lost_ends_the_search() -> None:
@@ -214,7 +221,7 @@ def test_progress_says_what_is_left_and_ends_at_nothing() -> None:
     search.run()
     lines = [line for line in some(search.said) if "s elapsed" in line]
     assert lines == search.said and "us=80: right" in lines[0]
-    assert any("candidate" in line and "left" in line for line in lines)
+    assert any("variant" in line and "left" in line for line in lines)
     assert search.eta.left == 0
     eta = Eta(search.said.append, [2.0, halving_s(4)], search.clock)
     eta.advance(0.5)

@@ -86,13 +86,13 @@ def test_what_takes_long_leaves_first_and_never_more_than_the_slower_half() -> N
     assert left[RUNGS[0]] == ["s4", "s5", "s6", "s7", "s8"]  # of ten; the five fastest go on
     assert len(race.times["s8"]) == RUNGS[0]
     # Then nothing is open any more: the others are slower for sure, and need no further round.
-    assert race.rounds == RUNGS[0] and race.candidates[0] == "good"
+    assert race.rounds == RUNGS[0] and race.ranking[0] == "good"
 
 
 def test_candidates_that_are_not_told_apart_get_twice_the_rounds() -> None:
     true = {DEFAULT: 100.0, "a": 90.0, "b": 91.0, "slow": 130.0, "slower": 140.0}
     race = halved(np.random.default_rng(3), true, 0.02)
-    assert race.rounds > RUNGS[0] and {"a", "b"} <= set(race.candidates)
+    assert race.rounds > RUNGS[0] and {"a", "b"} <= set(race.ranking)
     assert {race.left[n].rounds for n in some(race.left)} <= set(RUNGS)
     assert all(late == 2 * early for early, late in pairwise(RUNGS))
     assert len(RUNGS) + 1 <= len(LOOKS)  # with that of a budget which is up
@@ -101,7 +101,7 @@ def test_candidates_that_are_not_told_apart_get_twice_the_rounds() -> None:
 def test_the_default_and_its_twin_stay_to_the_end_and_are_no_candidates() -> None:
     race = halved(np.random.default_rng(0), {DEFAULT: 200.0, "a": 100.0, "b": 101.0}, 0.01)
     assert len(race.times[DEFAULT]) == len(race.times[DEFAULT + AA]) == race.rounds
-    assert set(race.candidates) == {"a", "b"} and DEFAULT not in race.left
+    assert set(race.ranking) == {"a", "b"} and DEFAULT not in race.left
 
 
 def test_of_candidates_that_are_the_same_the_one_that_departs_least_comes_first() -> None:
@@ -115,4 +115,4 @@ def test_of_candidates_that_are_the_same_the_one_that_departs_least_comes_first(
 def test_one_that_fails_is_out_and_without_any_it_is_over() -> None:
     race = Halving([DEFAULT, "a"], DEFAULT)
     race.fail("a")
-    assert race.candidates == [] and race.look()
+    assert race.ranking == [] and race.look()

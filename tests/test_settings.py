@@ -40,7 +40,7 @@ def test_the_default_configuration_has_every_setting_and_no_other() -> None:
 
 
 def test_the_default_configuration_says_what_each_setting_is() -> None:
-    assert settings.of(CONFIG).model_dump() == CONFIG
+    assert settings.validated(CONFIG).model_dump() == CONFIG
 
 
 def test_no_setting_has_a_default_beside_that_of_the_configuration() -> None:
@@ -60,7 +60,7 @@ def refused(place: str, value: object) -> str:
     if value is MISSING:
         del inner[key]
     with pytest.raises(ValueError, match=r"^config: ") as caught:
-        settings.of(config)
+        settings.validated(config)
     said = str(caught.value)
     assert "\n" not in said and len(said) < 400
     return said.removeprefix("config: ")
@@ -135,7 +135,7 @@ def test_a_value_of_a_block_is_a_scalar_or_a_list_of_them(value: object) -> None
 
 def test_what_is_no_setting_is_said_before_what_is_wrong_with_another() -> None:
     with pytest.raises(ValueError, match=r"^config: sauce: there is no setting 'sauce'; .* build$"):
-        settings.of({**CONFIG, "batch_size": 0, "sauce": 1})
+        settings.validated({**CONFIG, "batch_size": 0, "sauce": 1})
 
 
 def test_a_long_value_is_cut() -> None:
@@ -147,4 +147,4 @@ def test_a_long_value_is_cut() -> None:
     [("arch", 90, "90"), ("strict", "False", False), ("strict", "true", True)],
 )
 def test_a_value_may_be_spelled_in_two_ways(key: str, given: object, meant: object) -> None:
-    assert getattr(settings.of({**CONFIG, key: given}), key) == meant
+    assert getattr(settings.validated({**CONFIG, key: given}), key) == meant

@@ -151,7 +151,7 @@ def test_a_single_value_a_side_has_no_statistics() -> None:
 def test_a_change_of_fifty_times_between_too_few_samples_is_not_tested_and_not_noise() -> None:
     (one,) = verdicts([([[100.0]], [[5000.0]])])
     (two,) = verdicts([([[100.0, 101.0, 99.0]], [[5000.0, 5001.0]])])
-    told = [statistics.told(found) for found in (one, two)]
+    told = [statistics.verdict_in_words(found) for found in (one, two)]
     assert told == ["not tested: one sample", "not tested: 2 samples"]
 
 

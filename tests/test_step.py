@@ -39,8 +39,8 @@ from ncuflow.step import detection, gain, overlap, reference, shapes, summary
 from ncuflow.step import trace as steps
 from ncuflow.step.record import KernelOfStep, StepAnswer, StepGroup
 from ncuflow.step.reference import Machine, roof
-from ncuflow.step.screen import each_text, roof_text, screen
 from ncuflow.step.shapes import NOTHING
+from ncuflow.step.text import each_text, report, roof_text
 from ncuflow.target.contract import known
 
 # One of each kind: the default sweep's on a GPU, and the other targets'.
@@ -122,7 +122,7 @@ def test_ranges_tell_steps_and_their_kind(tmp_path):
     ],
 )  # fmt: skip
 def test_what_servers_name_their_steps(label, kind, said):
-    found = detection.told(label)
+    found = detection.parse_range(label)
     assert said.items() <= found.items()
     span = detection.StepSpan(np.zeros(0, np.int64), label=label, said=found)
     assert detection._labelled(span) == kind
@@ -159,7 +159,7 @@ def test_a_trace_without_a_period_is_shown_whole(names, tmp_path):
     found = answer(trace, tmp_path)
     assert (found.found_by, len(found.groups), found.groups[0].steps) == (detection.WHOLE, 1, 1)
     assert sum(row.launches for row in found.groups[0].kernels) == len(names)
-    for said in (screen(found), html.rendered(found)):
+    for said in (report(found), html.rendered(found)):
         assert "no steps told" in said and "1 step" not in said
 
 
@@ -269,7 +269,7 @@ def test_sizes_that_a_range_states_are_read(text, name, dims):
 @pytest.mark.parametrize("number", ["9" * 400, "1e999", "9" * 5000])
 def test_a_size_without_bounds_is_no_shape(number, tmp_path):
     label = f"execute_context_1({number}_1)_generation_0(0)"
-    assert not {*detection.told(label).values()} & {int("9" * 400)}
+    assert not {*detection.parse_range(label).values()} & {int("9" * 400)}
     range_of = f"decode(batch=32, kv_len={number})"
     stated = shapes.of_range(range_of)
     trace = MadeTrace().kernel(DECODE, 60, (128, 8, 1), (16, 4, 2), idle=5, shared=9216)

@@ -107,13 +107,13 @@ def test_an_opportunity_is_tried_by_a_price_or_says_how_and_names_what_is_known(
     measured = possible_names({"target": name, "points": []})  # type: ignore[typeddict-item]
     for one in target.opportunities:
         assert bool(one.how) != bool(one.choice)
-        assert not one.choice or one.choice in {choice.key for choice in target.prices}
+        assert not one.choice or one.choice in {choice.key for choice in target.compared}
         for text in (one.where, one.bound, *placeholders(one.shown)):
             assert set(names(text)) <= measured, set(names(text)) - measured
         assert (
             evaluate(one.where, Scope({}, measured)) is None
         )  # nothing is known, nothing is advised
-    conditions = {name for choice in target.prices for name in names(choice.where)}
+    conditions = {name for choice in target.compared for name in names(choice.where)}
     assert conditions <= target.parameters.keys()
 
 
@@ -623,7 +623,7 @@ def test_prose_of_a_target_lies_in_its_folder(documented: Findings, tmp_path: Pa
         (
             "from ncuflow.target.contract import Choice, Target\n"
             "C = Choice('k', '', 'n', 1, 2, where='cors == 1')\n"
-            "TARGET = Target(name='mine', title='', parameters={'n': 1}, id='{n}', work=None, prepare=None, prices=(C,))",
+            "TARGET = Target(name='mine', title='', parameters={'n': 1}, id='{n}', work=None, prepare=None, compared=(C,))",
             "choice k: no parameter 'cors'",
         ),
     ],

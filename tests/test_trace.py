@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import some
 
-from ncuflow.findings.lineage import found, line, steps
+from ncuflow.findings.derivation import found, line, steps
 from ncuflow.io import BadInput
 
 EVIDENCE = (

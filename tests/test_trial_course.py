@@ -63,8 +63,8 @@ class Trial:
         self.log: list[str] = []
         self.base = Local(self.log, "base", **(base or {}))
         self.change = Local(self.log, "change", **(change or {}))
-        self.again = Local(self.log, "again", **(base or {}))
-        self.sides = Sides(self.base, self.change, self.again, 5.0)
+        self.control = Local(self.log, "control", **(base or {}))
+        self.sides = Sides(self.base, self.change, self.control, 5.0)
 
     def run(self, n: int = 1, effect: float = 0.02) -> list[MeasuredPoint]:
         points = made(n)
@@ -91,7 +91,7 @@ def test_base_and_change_are_timed_in_turns_there_and_back() -> None:
     trial = Trial()
     trial.run()
     bursts = [line.split()[0] for line in trial.log if line.endswith(" burst")]
-    there = ["base", "change", "again"]
+    there = ["base", "change", "control"]
     assert bursts[:12] == [*there, *there[::-1], *there[::-1], *there]
     assert trial.base.device.log.count("settle") == 2 * LOOKS[0]
 
@@ -203,7 +203,7 @@ def test_with_extreme_inputs_only_what_the_base_does_right_is_asked_of_a_change(
 def test_a_side_that_is_lost_at_extreme_inputs_ends_the_trial(who: str) -> None:
     trial = Trial()
     extreme(trial.change, {"no token": 2.5})
-    getattr(trial, who).lost_at = ("aside", "fake/p1")
+    getattr(trial, who).lost_at = ("side_stream", "fake/p1")
     if who == "base":
         with pytest.raises(BaseError, match="fake/p1: the base: did not end"):
             trial.run()
@@ -269,7 +269,7 @@ def test_a_change_that_hangs_while_it_is_timed_leaves_what_was_measured() -> Non
 
 
 @pytest.mark.parametrize("what", [("open", "fake/p1"), ("burst", "")])
-@pytest.mark.parametrize("side", ["base", "again"])
+@pytest.mark.parametrize("side", ["base", "control"])
 def test_a_base_that_fails_is_no_fault_of_the_change(side: str, what: tuple[str, str]) -> None:
     trial = Trial()
     getattr(trial, side).lost_at = what

@@ -25,7 +25,7 @@ def normal(spread: float, change: float = 0.0) -> Rounds:
 
 
 def ratios(noise: np.ndarray, change: float) -> tuple[list[float], list[float]]:
-    times = 100 * np.exp(noise)  # base, change, again, again, change, base
+    times = 100 * np.exp(noise)  # base, change, control, control, change, base
     times[:, [1, 4]] *= 1 + change
     base = times[:, 0] + times[:, 5]
     changed, again = times[:, 1] + times[:, 4], times[:, 2] + times[:, 3]
@@ -66,8 +66,8 @@ def processes(spread: float) -> Rounds:
     """Each of the three processes is off by half a per cent of its own, as on an H100 at 15 µs."""
 
     def rounds(random: np.random.Generator) -> tuple[list[float], list[float]]:
-        base, change, again = random.normal(0, 0.005, 3)
-        own = np.array([base, change, again, again, change, base])
+        base, change, control = random.normal(0, 0.005, 3)
+        own = np.array([base, change, control, control, change, base])
         return ratios(own + random.normal(0, spread, (LOOKS[-1], 6)), 0.0)
 
     return rounds

@@ -36,7 +36,7 @@ def test_a_program_notes_when_it_loads_waits_holds_and_ends(tmp_path, monkeypatc
         use.JOB: "ncu decode sweep",
     }.items():
         monkeypatch.setenv(name, value)
-    program = "from ncuflow.gpu import turns; turns.hold(lambda: None, 'trace decode')"
+    program = "from ncuflow.gpu import lock; lock.hold(lambda: None, 'trace decode')"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True)
     events = [json.loads(line) for line in (tmp_path / "use.jsonl").read_text().splitlines()]
     assert [one["event"] for one in events] == ["loads", "waits", "begins", "ends"]

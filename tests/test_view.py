@@ -22,7 +22,16 @@ from ncuflow.pages.html import view as page
 from ncuflow.pages.html import view_columns
 from ncuflow.parsers import detail, ncu, show_ncu, show_nsys
 from ncuflow.parsers.detail import Counter, Detail, SampledInstruction
-from ncuflow.view import close, files, kernels, lacks, memory, memory_tables, nvtx, roofline
+from ncuflow.view import (
+    files,
+    kernels,
+    launch_detail,
+    memory,
+    memory_tables,
+    missing,
+    nvtx,
+    roofline,
+)
 from ncuflow.view.model import NextBlock, View
 
 CORPUS = ROOT.parent / "shared/corpus"  # public reports of other GPUs: pytest -m corpus
@@ -52,7 +61,7 @@ def decode() -> Any:
 def same_as_show(path: Path) -> None:
     """Every launch of a view has the values that ``ncuflow show`` prints."""
     (view,) = files.view([path]).reports
-    _, document, _ = show_ncu.shown(str(path))
+    _, document, _ = show_ncu.show_report(str(path))
     launches = {launch.index: launch for kernel in view.kernels for launch in kernel.launches}
     assert view.problems == document["report"]["problems"]
     assert view.devices == document["report"]["devices"]
@@ -92,7 +101,7 @@ def test_launches_of_one_name_are_one_kernel(sweep):
         known = sorted(launch.kernel["duration_ns"] for launch in kernel.launches)
         spread = kernel.duration
         assert (spread.n, spread.least, spread.most) == (len(known), known[0], known[-1])
-        assert kernel.shown.kernel["duration_ns"] == known[-1]
+        assert kernel.longest_launch.kernel["duration_ns"] == known[-1]
         assert spread.total == pytest.approx(sum(known))
     totals = [kernel.duration.total for kernel in sweep.kernels]
     assert totals == sorted(totals, reverse=True)
@@ -103,7 +112,7 @@ def test_a_verdict_is_that_of_the_columns_of_a_measurement(sweep):
     from ncuflow.findings.columns import BY_NAME
 
     for kernel in some(sweep.kernels):
-        launch = kernel.shown
+        launch = kernel.longest_launch
         joined: Any = Joined({}, {}, [launch.kernel], [], {}, {})  # type: ignore[typeddict-item]
         row = {}
         for name in (
@@ -122,12 +131,12 @@ def test_a_verdict_is_that_of_the_columns_of_a_measurement(sweep):
 
 
 def test_code_has_all_samples_in_its_instructions(deep):
-    looked = deep.close[deep.kernels[0].shown.index]
+    looked = deep.details[deep.kernels[0].longest_launch.index]
     pcs = {instruction.pc for instruction in looked.code.instructions}
     assert {row["pc"] for row in looked.code.samples} <= pcs
     assert min(pcs) == 0
     samples = sum(row["samples"] for row in looked.code.samples)
-    stalls = sum(s["samples"] or 0 for s in deep.kernels[0].shown.kernel["stalls"])
+    stalls = sum(s["samples"] or 0 for s in deep.kernels[0].longest_launch.kernel["stalls"])
     assert samples == stalls > 0
     assert any(
         name.endswith("include/flashinfer/attention/cascade.cuh") for name in looked.code.files
@@ -135,8 +144,8 @@ def test_code_has_all_samples_in_its_instructions(deep):
 
 
 def test_the_memory_chart_has_the_registrys_bytes(deep):
-    kernel = deep.kernels[0].shown
-    flows = {(f.source, f.target, f.label): f for f in deep.close[kernel.index].memory.flows}
+    kernel = deep.kernels[0].longest_launch
+    flows = {(f.source, f.target, f.label): f for f in deep.details[kernel.index].memory.flows}
     metrics = kernel.kernel["metrics"]
     assert flows["dram", "l2", "read"].value == metrics["dram_bytes_read"]
     assert flows["l2", "dram", "written"].value == metrics["dram_bytes_write"]
@@ -171,8 +180,8 @@ def tables_of(counters: dict[str, Counter]) -> dict[str, dict[str, dict[str, flo
 
 
 def test_the_memory_tables_have_what_ncu_and_show_have(decode):
-    launch = decode.kernels[0].shown
-    looked = decode.close[launch.index]
+    launch = decode.kernels[0].longest_launch
+    looked = decode.details[launch.index]
     found = tables_of(looked.detail.counters)
     own = {name: counter.value for name, counter in looked.detail.counters.items()}
     assert list(found) == ["L1TEX", "Shared memory", "L2", "DRAM"]
@@ -213,7 +222,7 @@ def test_a_memory_table_has_no_value_of_what_is_not_counted():
 
 
 def test_memory_efficiency_of_instructions_sums_to_that_of_the_kernel(decode):
-    looked = decode.close[decode.kernels[0].shown.index]
+    looked = decode.details[decode.kernels[0].longest_launch.index]
     own = looked.detail.counters
     for key, names in (("sectors", detail.SECTORS[0]), ("wavefronts", detail.WAVEFRONTS[0])):
         found = some(access for one in looked.code.instructions if (access := getattr(one, key)))
@@ -299,21 +308,21 @@ def test_the_next_block_is_read_off_the_calculators_curve():
 
 def test_the_next_block_leaves_room_for_what_the_driver_takes_of_each(decode):
     """Seven blocks of what is said, each with the driver's part, fit into the shared memory of an SM; a step more does not."""
-    launch = decode.kernels[0].shown
-    counters = decode.close[launch.index].detail.counters
+    launch = decode.kernels[0].longest_launch
+    counters = decode.details[launch.index].detail.counters
     whole, driver = (int(counters[f"launch__shared_mem_{of}"].value)
                      for of in ("config_size", "per_block_driver"))  # fmt: skip
     (needed,) = launch.occupancy.needs
     blocks = launch.occupancy.blocks + 1
     assert (needed.resource, driver) == ("shared memory", 1024)
     assert blocks * (needed.most + driver) <= whole < blocks * (needed.most + 512 + driver)
-    curve = dict(decode.close[launch.index].detail.curves["shared memory"])
+    curve = dict(decode.details[launch.index].detail.curves["shared memory"])
     assert curve[whole - driver] == 4, "the largest block still fits"
 
 
 def test_chance_is_no_spread(decode):
     """Two divergent branches of a scheduler more than another's are not what the others wait for."""
-    shown = decode.close[decode.kernels[0].shown.index]
+    shown = decode.details[decode.kernels[0].longest_launch.index]
     few = shown.detail.counters["smsp__sass_branch_targets_threads_divergent.max"].value
     assert 0 < few < 10
     assert "smsp__sass_branch_targets_threads_divergent" not in {
@@ -323,7 +332,7 @@ def test_chance_is_no_spread(decode):
 
 
 def test_what_is_copied_past_l1_is_part_of_what_is_read(decode):
-    chart = decode.close[decode.kernels[0].shown.index].memory
+    chart = decode.details[decode.kernels[0].longest_launch.index].memory
     flows = {(flow.source, flow.target): flow for flow in chart.flows if flow.source == "l2"}
     past, read = flows["l2", "shared"], flows["l2", "l1"]
     assert 0.9 * read.value < past.value < read.value and past.label.startswith("of it")
@@ -331,7 +340,7 @@ def test_what_is_copied_past_l1_is_part_of_what_is_read(decode):
 
 def test_what_no_kernel_has_is_said_once_with_its_option():
     one = kernels.kernel_view([kernel()], {})
-    said = {lack.what: lack.option for lack in lacks.of([one], {}, True)}
+    said = {lack.what: lack.option for lack in missing.missing([one], {}, True)}
     assert said["stall reasons"] == "ncu --section WarpStateStats"
     assert said["memory chart"] == "ncu --section MemoryWorkloadAnalysis_Chart"
     assert "occupancy" not in said and "duration" not in said
@@ -367,7 +376,7 @@ def test_sources_come_from_below_the_folder_alone(tmp_path):
         "/p/\x00",
         "/p/circle.cu",
     ]
-    code = close.code(
+    code = launch_detail.code(
         Detail(instructions=[SampledInstruction(0, "EXIT", None, 0, 1, 1, 32)], files=names), folder
     )
     assert code.sources == {0: ["one", "two"], 4: ["one", "two"]}
@@ -379,10 +388,12 @@ def test_a_failed_kernel_and_embedded_sources():
     (view,) = files.view([CORPUS / "esmm_a10g_one_failed_kernel.ncu-rep"]).reports
     failed = view.kernels[-1]
     assert (
-        failed.duration is None and failed.shown.words is None and failed.shown.kernel["problems"]
+        failed.duration is None
+        and failed.longest_launch.words is None
+        and failed.longest_launch.kernel["problems"]
     )
     (view,) = files.view([CORPUS / "cutlass_a100_80gb_pcie_sources_nvtx.ncu-rep"]).reports
-    code = view.close[0].code
+    code = view.details[0].code
     at = next(i for i, name in enumerate(code.files) if name.endswith("device_kernel.h"))
     assert code.found[at] == "report" and any("Kernel(" in line for line in code.sources[at])
 
@@ -406,7 +417,7 @@ def test_reports_are_compared_with_the_first():
 def test_a_trace_has_the_summary_of_show():
     path = next(DEFAULT.glob("merge_state/b*/trace.sqlite.xz"))
     (view,) = files.view([path]).traces
-    _, document, launches = show_nsys.shown(str(path))
+    _, document, launches = show_nsys.show_trace(str(path))
     assert [
         {k: row[k] for k in shown}
         for row, shown in zip(view.summary, document["summary"], strict=True)
@@ -426,13 +437,13 @@ def test_what_ncu_printed_is_viewed_and_says_what_only_a_report_has(tmp_path):
     )
     (view,) = files.view([path]).reports
     (kernel,) = view.kernels
-    assert (kernel.name, kernel.duration.median, kernel.shown.kernel["registers"]) == (
+    assert (kernel.name, kernel.duration.median, kernel.longest_launch.kernel["registers"]) == (
         "Norm",
         2000,
         40,
     )
-    said = {lack.what: lack.option for lack in view.lacks}
-    assert said["memory chart"] == lacks.ONLY_A_REPORT and "Speed" in "".join(said)
+    said = {lack.what: lack.option for lack in view.missing}
+    assert said["memory chart"] == missing.ONLY_A_REPORT and "Speed" in "".join(said)
     blocks_of = blocks(page.rendered(files.view([path])))
     assert (
         blocks_of["main"]["reports"][0]["kernels"]["name"] == ["Norm"]
@@ -493,9 +504,9 @@ def test_no_section_is_advised_that_what_ncu_printed_has(tmp_path) -> None:
     path = tmp_path / "pasted.txt"
     path.write_text(FIRST + SPEED)
     (report,) = files.view([path]).reports
-    assert report.kernels[0].shown.words == "DRAM 73 % and waits"
-    lacking = dict(report.lacks)
-    assert lacking[lacks.PARTS] == lacks.ONLY_A_REPORT
+    assert report.kernels[0].longest_launch.words == "DRAM 73 % and waits"
+    lacking = dict(report.missing)
+    assert lacking[missing.PARTS] == missing.ONLY_A_REPORT
     assert "ncu --section SpeedOfLight" not in lacking.values()
     listed = view_columns._report(report)["kernels"]
     assert (listed["failed"], listed["problems"]) == ([False], [1])

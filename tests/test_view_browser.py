@@ -66,7 +66,7 @@ def test_the_first_thing_said_is_what_limits_each_kernel(browser, opened, view):
     assert shown.locator("main h2").first.inner_text() == "What limits each kernel"
     said = texts(shown.locator(".answers li"))
     for kernel, line in zip(view.reports[0].kernels, said, strict=False):
-        assert kernel.name in line and line.endswith(kernel.shown.words)
+        assert kernel.name in line and line.endswith(kernel.longest_launch.words)
 
 
 def test_values_of_the_list_are_those_of_the_records(browser, opened, view):
@@ -76,7 +76,7 @@ def test_values_of_the_list_are_those_of_the_records(browser, opened, view):
     every = view.reports[1].kernels
     assert len(found) == len(every)
     for cells, kernel in zip(found, every, strict=True):
-        of = kernel.shown.kernel
+        of = kernel.longest_launch.kernel
         assert cells[2] == plain(micro(of["duration_ns"] / 1e3))
         assert cells[3] == str(len(kernel.launches))
         assert cells[8] == plain(pct(of["metrics"]["sm_throughput_pct"], 0)).removesuffix(" %")
@@ -84,7 +84,12 @@ def test_values_of_the_list_are_those_of_the_records(browser, opened, view):
 
 def test_a_time_that_is_not_known_is_no_zero(browser, written, view):
     timed, *_ = view.reports[1].kernels
-    row: Any = {**timed.shown.kernel, "duration_ns": None, "breakdown": [], "problems": "failed"}
+    row: Any = {
+        **timed.longest_launch.kernel,
+        "duration_ns": None,
+        "breakdown": [],
+        "problems": "failed",
+    }
     failed = kernels.kernel_view([row], {})
     report = dataclasses.replace(view.reports[1], kernels=[timed, failed])
     shown = browser.open(written(View([report], [], [])))
@@ -103,7 +108,7 @@ def test_a_time_that_is_not_known_is_no_zero(browser, written, view):
 def test_a_kernel_is_headed_by_its_explanation(browser, opened, view):
     shown = browser.open(opened, "#/kernel?r=0&k=0")
     report = view.reports[0]
-    text = as_text(report.explained[report.kernels[0].shown.index])
+    text = as_text(report.explained[report.kernels[0].longest_launch.index])
     assert shown.locator("pre.explained").inner_text().strip() == text.strip()
     assert "Memory" in texts(shown.locator("main h2"))
 
@@ -135,8 +140,8 @@ def test_arrows_go_to_the_next_kernel(browser, written, view):
 def test_what_is_lacked_is_said_once(browser, opened, view):
     shown = browser.open(opened)
     said = shown.inner_text("main")
-    assert view.reports[0].lacks
-    for what, option in view.reports[0].lacks:
+    assert view.reports[0].missing
+    for what, option in view.reports[0].missing:
         assert said.count(what) == 1 and option in said
 
 
@@ -167,7 +172,7 @@ def test_the_roof_is_that_of_the_work_that_ran(browser, written):
     """A few FP16 operations beside FP32 do not raise the roof to that of FP16."""
     (report,) = files.view([DECODE]).reports
     k = next(k for k, one in enumerate(report.kernels) if "Merge" in one.name)
-    launch = report.kernels[k].shown
+    launch = report.kernels[k].longest_launch
     work, peaks = launch.roofline.flops, dict(launch.roofline.compute)
     assert work["FP16"] < 0.1 * work["FP32"] and peaks["FP16"] > 1.9 * peaks["FP32"]
     shown = browser.open(written(View([report], [], [])), f"#/kernel?r=0&k={k}")
@@ -191,7 +196,9 @@ def test_launches_that_another_report_has_not_are_no_change(browser, written, vi
     report = view.reports[1]
     kernel = next(one for one in report.kernels if len(one.launches) > 1)
     rows = [launch.kernel for launch in kernel.launches]
-    fewer = kernels.kernel_view([row for row in rows if row is not kernel.shown.kernel], {})
+    fewer = kernels.kernel_view(
+        [row for row in rows if row is not kernel.longest_launch.kernel], {}
+    )
     same, less = ([kernel], [fewer])
     comparisons = files.view([SWEEP, SWEEP]).comparisons
     for other, said in ((same, "0.0 %"), (less, "other launches")):
@@ -214,7 +221,7 @@ def decode() -> View:
 def test_the_memory_tables_are_those_of_the_records(browser, written, decode):
     report = decode.reports[0]
     shown = browser.open(written(decode), "#/kernel?r=0&k=0")
-    for table in some(report.close[report.kernels[0].shown.index].tables):
+    for table in some(report.details[report.kernels[0].longest_launch.index].tables):
         rows = shown.locator(f"table:has(caption:text-is('{table.name}, by kind of access')) tr")
         found = [texts(row.locator("th, td")) for row in rows.all()]
         assert found[0][1:] == [label for label, _ in table.columns]
@@ -225,13 +232,13 @@ def test_the_memory_tables_are_those_of_the_records(browser, written, decode):
     assert plain(hit.inner_text()) == "0.4 %"
     bars = shown.locator("table:has(caption:text-is('Spread')) .range .between").all()
     lefts = [bar.evaluate("bar => parseFloat(bar.style.left)") for bar in bars]
-    spread = report.close[report.kernels[0].shown.index].spread[: len(bars)]
+    spread = report.details[report.kernels[0].longest_launch.index].spread[: len(bars)]
     assert lefts == [pytest.approx(100 * one.least / one.most, abs=0.01) for one in some(spread)]
 
 
 def test_a_line_says_what_it_asks_of_memory_beside_the_least(browser, written, decode):
     report = decode.reports[0]
-    rows = report.close[report.kernels[0].shown.index].code.instructions
+    rows = report.details[report.kernels[0].longest_launch.index].code.instructions
     worst = max((one for one in rows if one.wavefronts and one.wavefronts.ideal),
                 key=lambda one: one.wavefronts.asked / one.wavefronts.ideal)  # fmt: skip
     shown = browser.open(written(decode), "#/kernel?r=0&k=0&part=source")
@@ -248,7 +255,7 @@ def test_a_line_says_what_it_asks_of_memory_beside_the_least(browser, written, d
 
 def test_a_source_line_has_the_higher_of_its_excesses(browser, written, decode):
     report = decode.reports[0]
-    code = report.close[report.kernels[0].shown.index].code
+    code = report.details[report.kernels[0].longest_launch.index].code
     at = next(n for n, name in enumerate(code.files) if name.endswith("decode.cuh"))
     shown = browser.open(written(decode), "#/kernel?r=0&k=0&part=source")
     lines = shown.locator(".pane").first
@@ -271,14 +278,14 @@ def test_a_source_line_has_the_higher_of_its_excesses(browser, written, decode):
 def changed(view: View, **code: Any) -> Any:
     """The first report with other code of its first kernel."""
     report = view.reports[0]
-    close = report.close[report.kernels[0].shown.index]
+    close = report.details[report.kernels[0].longest_launch.index]
     other = dataclasses.replace(close, code=dataclasses.replace(close.code, **code))
-    return dataclasses.replace(report, close={close.kernel: other})
+    return dataclasses.replace(report, details={close.kernel: other})
 
 
 def test_the_source_of_two_reports_stands_side_by_side(browser, written, decode):
     """A line above all others moves them; each is beside itself, with the part of the samples that it had and has."""
-    code = decode.reports[0].close[decode.reports[0].kernels[0].shown.index].code
+    code = decode.reports[0].details[decode.reports[0].kernels[0].longest_launch.index].code
     at = next(n for n, name in enumerate(code.files) if name.endswith("decode.cuh"))
     text = [f"line {n}" for n in range(1, 700)]
     base = changed(decode, sources={at: text}, found={at: "report"})
@@ -338,7 +345,7 @@ def hostile(view: View) -> View:
     """The first report with markup in every text that others write."""
     report = view.reports[0]
     kernel = report.kernels[0]
-    launch = kernel.shown
+    launch = kernel.longest_launch
     row: Any = dict(launch.kernel)
     row |= {
         "name": HOSTILE,
@@ -351,7 +358,7 @@ def hostile(view: View) -> View:
         rule | {"rule": HOSTILE, "message": HOSTILE, "section": HOSTILE} for rule in row["rules"]
     ]
     changed = dataclasses.replace(launch, kernel=row)
-    close = report.close[launch.index]
+    close = report.details[launch.index]
     code = close.code
     assert code is not None
     code = dataclasses.replace(
@@ -385,7 +392,7 @@ def hostile(view: View) -> View:
             )
         ],
         explained={launch.index: explained},
-        close={launch.index: close},
+        details={launch.index: close},
         nvtx=[dataclasses.replace(node, name=HOSTILE) for node in report.nvtx],
     )
 

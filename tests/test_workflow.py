@@ -132,7 +132,7 @@ def test_a_wrong_setting_is_named(setting, named):
     config = copy.deepcopy(CONFIG) | {"source": "recorded"}
     update_config(config, settings.typed(parse_config([setting])))
     with pytest.raises((ValueError, OSError)) as refused:
-        resolve(settings.of(config))
+        resolve(settings.validated(config))
     assert named in str(refused.value)
 
 
@@ -208,7 +208,7 @@ def test_numbers_inside_a_setting_of_the_command_line_are_numbers(project):
 @pytest.mark.parametrize(
     ("given", "how"),
     [
-        ([], "ncuflow lock --seat --"),
+        ([], "ncuflow lock --slot --"),
         (["--resources", "gpu=8"], "ncuflow lock --"),
         (['timing={"exclusive_host": true}'], "ncuflow lock --exclusive-host --"),
     ],
@@ -229,7 +229,7 @@ def test_lanes_of_a_snakemake_whose_resources_are_plain_numbers(project):
     )
     chosen = ("--config", "source=live", "machine=a100")
     done = project.run("-s", "older", "-n", "-p", *chosen, "--", "decode")
-    assert "ncuflow lock --seat --" in re.sub(" +", " ", done.stdout + done.stderr)
+    assert "ncuflow lock --slot --" in re.sub(" +", " ", done.stdout + done.stderr)
 
 
 @pytest.mark.parametrize(

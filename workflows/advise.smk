@@ -19,7 +19,7 @@ if LIVE:
                 allow_missing=True,
             ),
             build=ancient(f"{CAPTURES}/build.json"),
-            code=closure.of("advise", "worker"),
+            code=closure.inputs("advise", "worker"),
         output:
             record=ADVICE,
             page=ADVICE_PAGE,
@@ -48,7 +48,7 @@ else:
                 target=KERNEL_TARGETS,
                 evidence=wc.evidence,
             ),
-            code=closure.of("advise"),
+            code=closure.inputs("advise"),
         output:
             record=ADVICE,
             page=ADVICE_PAGE,

@@ -18,7 +18,7 @@ LANES = getattr(_lanes, "value", _lanes)  # a plain number before Snakemake 9.17
 # One process, which loads what it measures with while it waits for the tools.
 rule preflight:
     input:
-        code=closure.of("preflight"),
+        code=closure.inputs("preflight"),
     output:
         environment=f"{CAPTURES}/environment.json",
         ceilings=f"{CAPTURES}/ceilings.json",
@@ -54,7 +54,7 @@ if LIVE:
 
     rule source_index:
         input:
-            code=closure.of("source-index"),
+            code=closure.inputs("source-index"),
         output:
             f"{CAPTURES}/source_index.json",
         log:
@@ -97,7 +97,7 @@ if LIVE:
     rule build:
         input:
             points=built_of(KERNEL_TARGETS),
-            code=ancient(closure.of("build")),
+            code=ancient(closure.inputs("build")),
         output:
             f"{CAPTURES}/build.json",
         log:
@@ -136,7 +136,7 @@ if LIVE:
         resources:
             gpu=1,
             lane=1 if TOGETHER else LANES,
-            seat="--seat" if TOGETHER else "",
+            slot="--slot" if TOGETHER else "",
             attempt=lambda wc, attempt: attempt,
         params:
             jit_env=JIT_ENV,
@@ -147,7 +147,7 @@ if LIVE:
             visits=VISITS,
             exclusive=EXCLUSIVE,
         shell:
-            "{params.jit_env} python -m ncuflow lock {params.exclusive} {resources.seat} --"
+            "{params.jit_env} python -m ncuflow lock {params.exclusive} {resources.slot} --"
             " python -m ncuflow launch {wildcards.target} --mode time --repeats {params.repeats}"
             " --rounds {params.rounds} --order {params.order} --points {input.points:q} --out {output[0]:q}"
             " {params.in_turns} {params.visits} 2> {log:q}"

@@ -17,7 +17,7 @@ sys.path.insert(0, str(HOME))
 from snakemake.utils import update_config
 
 from ncuflow.run import loss
-from ncuflow.flow import caches, closure, display, jobs, made
+from ncuflow.flow import caches, checksums, closure, display, jobs
 from ncuflow.flow import evidence as _evidence
 from ncuflow.flow import settings as _settings
 from ncuflow.cli import refused as _refused
@@ -36,7 +36,7 @@ for _key, _value in (workflow.config_settings.config or {}).items():
     if isinstance(_value, (dict, list)):
         update_config(config, {_key: _settings.typed(_value)})
 try:
-    SETTINGS = _settings.of(config)
+    SETTINGS = _settings.validated(config)
     TARGETS = SETTINGS.targets
     os.environ[_FOLDERS] = os.pathsep.join(
         str(Path(folder).absolute()) for folder in SETTINGS.target_folders
@@ -186,7 +186,7 @@ def after_timing(timing):
 
 def code(*commands, **more):
     """An input: the project's files that commands read which work on the target of their output."""
-    return lambda wildcards: closure.of(*commands, target=wildcards.target, **more)
+    return lambda wildcards: closure.inputs(*commands, target=wildcards.target, **more)
 
 
 def made_in(folder):
@@ -211,7 +211,7 @@ def side(position, patterns):
 
 def losses():
     """A line for each reason for which captures of this run are missing; what it does not capture, it does not miss."""
-    return loss.told(RUNNING.root, KERNEL_TARGETS) if LIVE else []
+    return loss.messages(RUNNING.root, KERNEL_TARGETS) if LIVE else []
 
 
 DISPLAY = display.install(workflow, RUNNING.plans, RUNNING.pairs, GPU_USE)

@@ -46,7 +46,7 @@ rule environment_page:
     input:
         environment=rules.environment_info.output,
         jit=lambda wc: rules.jit_analysis.output if wc.evidence in WITH_JIT else [],
-        code=closure.of("machine-page"),
+        code=closure.inputs("machine-page"),
     output:
         paged(f"{OUT}/reports/environment.md", page="environment"),
     log:
@@ -71,7 +71,7 @@ rule pages:
         hotlines=rules.hotlines.output,
         source_index=captured("source_index.json"),
         records=RUNNING.records(),
-        code=closure.of("pages", pages=OVER_ALL),
+        code=closure.inputs("pages", pages=OVER_ALL),
     output:
         pages=[paged(f"{OUT}/reports/{page}.md", page=page) for page in OVER_ALL],
         figure=report(
@@ -109,7 +109,7 @@ if LIVE or HAS_JIT:
     rule jit_page:
         input:
             jit=rules.jit_analysis.output,
-            code=closure.of("pages", pages=["jit"]),
+            code=closure.inputs("pages", pages=["jit"]),
         output:
             paged(f"{OUT}/reports/jit.md", page="jit"),
         log:
@@ -168,7 +168,7 @@ rule html:
             allow_missing=True,
         ),
         listings=RUNNING.listings(),
-        code=closure.of("report"),
+        code=closure.inputs("report"),
         files=closure.data("templates/html"),
     output:
         report(

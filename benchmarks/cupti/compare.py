@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.cupti import outcome  # noqa: E402
 from ncuflow.experiments.why import FEW, FIRST, counted  # noqa: E402
-from ncuflow.gpu import turns  # noqa: E402
+from ncuflow.gpu import lock  # noqa: E402
 from ncuflow.io import CommandError, read_json, scratch, write_json  # noqa: E402
 from ncuflow.model import Kernel  # noqa: E402
 from ncuflow.process import minimal_environment, run_child  # noqa: E402
@@ -59,7 +59,7 @@ def planned() -> list[Planned]:
 
 def compare(repeats: int) -> dict[str, Any]:
     """Both tools on the points that can run here; `outcome.py` reads it. Raises CommandError where CUPTI gave nothing."""
-    with turns.gpu_lock() as held, scratch() as folder:
+    with lock.gpu_lock() as held, scratch() as folder:
         environment = {**minimal_environment(), **held.environ}
         command = [sys.executable, str(Path(__file__).with_name("counting.py")), f"--repeats={repeats}"]  # fmt: skip
         source, out = folder / "points.json", folder / "counted.json"

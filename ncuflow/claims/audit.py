@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict
 
@@ -29,7 +29,7 @@ from ncuflow.claims.files import Claim
 from ncuflow.expression import ExpressionError, evaluate, names, placeholders
 from ncuflow.findings.join import architecture
 from ncuflow.findings.scope import Scope
-from ncuflow.io import BadInput
+from ncuflow.io import BadInput, JsonObject
 from ncuflow.model import Provenance
 
 UNDECIDABLE = "No measurement of this pipeline decides it"
@@ -128,7 +128,9 @@ def _reasons(claim: Claim, found: Decided, verdict: str, evidence: ClaimEvidence
         verdict=verdict,
     )
     said = [
-        expression.said(reason.say, _forgiving(scope, claim, *placeholders(reason.say)), functions)
+        expression.filled_in(
+            reason.say, _forgiving(scope, claim, *placeholders(reason.say)), functions
+        )
         for reason in claim.reasons
         if evaluate(reason.when, _forgiving(scope, claim, reason.when), functions) is True
     ]
@@ -161,7 +163,7 @@ def _plain(found: Decided) -> str:
     return f"The claim allows {' and '.join(ends)}."
 
 
-def summary(records: Sequence[Record], evidence: ClaimEvidence) -> dict[str, Any]:
+def summary(records: Sequence[Record], evidence: ClaimEvidence) -> JsonObject:
     """The counts by verdict, and the noise floors by target."""
     counts = Counter(record.verdict for record in records)
     return {
@@ -178,25 +180,25 @@ class JudgedClaim(answer.AnswerPart):
     model_config = ConfigDict(extra="allow")
 
     id: str
-    """its name"""
+    """The id of the claim."""
     statement: str
-    """what is claimed"""
+    """The sentence that is claimed."""
     target: str
-    """the kernel target that it is about"""
+    """The kernel target that the claim is about."""
     verdict: str
-    """confirmed, refuted, differs by architecture, or not testable here"""
+    """One of: confirmed, refuted, differs by architecture, not testable here."""
     reason: str
-    """why, in sentences"""
-    measured: dict[str, Any] | None
-    """the value that decides, with its unit and point; null where no decision could be made"""
+    """The reason for the verdict, in sentences."""
+    measured: JsonObject | None
+    """The value that decides, with its unit and point; null where no decision could be made."""
     unit: str
-    """of what is compared"""
+    """The unit of the values that are compared."""
     evidence: list[ClaimCited]
-    """the values that it rests on"""
+    """The values that the verdict rests on."""
     gpu: str | None
-    """where these were measured"""
+    """The GPU that these values were measured on."""
     tier: answer.Tier | None
-    """of these values"""
+    """The tier of these values."""
 
 
 class ClaimsAnswer(answer.Answer):
@@ -204,8 +206,8 @@ class ClaimsAnswer(answer.Answer):
 
     ROWS: ClassVar[tuple[str, ...]] = ("claims",)
     command: Literal["claims"] = "claims"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     summary: dict[str, int]
-    """how many by verdict, and in total"""
+    """How many claims have each verdict, and how many there are in total."""
     claims: list[JudgedClaim]
-    """each of them"""
+    """Each claim with its verdict."""

@@ -16,6 +16,7 @@ from ncuflow.expression import ExpressionError, Functions, evaluate, names
 from ncuflow.findings.join import architecture
 from ncuflow.findings.scope import Scope, ValueOrigin
 from ncuflow.format import number, with_unit
+from ncuflow.io import JsonObject
 from ncuflow.model import Provenance
 
 Answer = bool | int | float
@@ -229,19 +230,19 @@ class ClaimCited(AnswerPart):
     """A value that a verdict rests on, and where it was read."""
 
     name: str
-    """as the claim calls it"""
+    """The name by which the claim refers to the value."""
     report: str | None
-    """the report or file of evidence"""
+    """The report or file that holds the value."""
     point: str | None
-    """id of the point; with ``name`` what `ncuflow trace` takes"""
+    """The id of the point; together with ``name`` it is what `ncuflow trace` takes."""
     kernel: str | None
-    """of a counter: its kernel"""
+    """The kernel that a counter was read of."""
     metric: str
-    """the counter or column"""
+    """The counter or column."""
     value: Any
-    """in the unit of that column; null where it is not known"""
+    """The value in the unit of that column; null where it is not known."""
     formula: str | None
-    """what it is computed as"""
+    """The formula that computes the value."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +255,7 @@ class Record:
     found: Decided | None
     provenance: Provenance | None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """An entry of claims.json; what only a decision has is null without one.
 
         published: the figure as stated, and as it is compared (``compared``); another_gpu: the GPU
@@ -263,7 +264,7 @@ class Record:
         value (``known``).
         """
         claim, found = self.claim, self.found
-        here: dict[str, Any] = {**(self.provenance or {})}
+        here: JsonObject = {**(self.provenance or {})}
         wanted = found.expected if found else expected(claim, None)
         decide = found.decide if found else None
         stated = claim.published.gpu

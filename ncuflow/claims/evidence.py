@@ -23,6 +23,7 @@ from ncuflow.findings.scope import (
     point_scope,
     possible_names,
 )
+from ncuflow.io import JsonObject
 from ncuflow.model import Ceilings, Provenance, Results
 
 HEADERS = "data/include/flashinfer/"
@@ -119,7 +120,7 @@ class SourceFacts:
         names = [p["name"] for p in positional]
         return names.index(parameter) if parameter in names else None
 
-    def _parameters(self, function: str) -> list[dict[str, Any]] | None:
+    def _parameters(self, function: str) -> list[JsonObject] | None:
         """Of each: name, kind (positional, keyword, var_positional, var_keyword), default as text."""
         signatures = self.index.get("signatures") or {}
         return signatures.get(function)
@@ -219,8 +220,6 @@ def _in_turns(joined: Scope, group: Mapping[str, Scope], turns: PairTimes) -> Sc
     )
 
 
-Jit = dict[str, Any]  # what was measured of the JIT, by module
-
 # What ncuflow.run.jit measures of a module; a step that failed, or that a prebuilt module spared, lacks
 # its own.
 JIT_NAMES = frozenset({
@@ -240,7 +239,7 @@ class ClaimEvidence:
     """Everything under ``results/``, and the source index where there is one."""
 
     results: dict[str, Results]
-    jit: Jit | None = None
+    jit: JsonObject | None = None
     source: SourceFacts | None = None
     machine: Provenance | None = None
     _scopes: dict[str, list[Scope]] = field(default_factory=dict)
@@ -390,12 +389,12 @@ def _filtered(scopes: Sequence[Scope], selections: Sequence[Selection]) -> list[
     ]
 
 
-def _of_module(name: str, row: Jit) -> Scope:
+def _of_module(name: str, row: JsonObject) -> Scope:
     """Nested keys joined by '_' (``cold_build_s``); the cache's file names in ``cache_paths``.
 
     The noise of a host time is half the range of its samples.
     """
-    values: dict[str, Any] = {"module": name}
+    values: JsonObject = {"module": name}
     for key, value in row.items():
         parts = value if isinstance(value, dict) and key != "cache" else {"": value}
         values |= {f"{key}_{part}".rstrip("_"): inner for part, inner in parts.items()}

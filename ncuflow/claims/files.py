@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from ncuflow.expression import names, placeholders
-from ncuflow.io import BadInput, fault
+from ncuflow.io import BadInput, JsonObject, fault
 from ncuflow.record import Strict
 from ncuflow.target import contract as target
 
@@ -234,7 +234,7 @@ class _Case(BaseModel):
     id: Id
 
     @property
-    def rest(self) -> dict[str, Any]:
+    def rest(self) -> JsonObject:
         """The keys that are not checked yet."""
         return self.model_extra or {}
 
@@ -289,7 +289,7 @@ def content(path: Path) -> Any:
         raise BadInput(path, f"not YAML ({' '.join(str(error).split())[:300]})") from None
 
 
-def _cases(claim: _Stated, content: _File) -> list[dict[str, Any]]:
+def _cases(claim: _Stated, content: _File) -> list[JsonObject]:
     """The claim for each of its cases, over the defaults; ``decide`` fills in one that is there."""
     decides = "decide" in claim.rest
     defaults = {k: v for k, v in content.defaults.items() if k != "decide" or decides}

@@ -31,7 +31,7 @@ from ncuflow.findings import stored
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import architecture
 from ncuflow.findings.scope import Scope
-from ncuflow.io import read_json, write_json
+from ncuflow.io import JsonObject, read_json, write_json
 from ncuflow.model import Results
 
 HOLDS, FAILS, OPEN = "predicted to hold", "predicted not to hold", "open"
@@ -64,7 +64,7 @@ def at(results: Results, times: Times, end: str) -> Results:
     return cast(Results, {**results, "points": points})
 
 
-def judge(claim: Claim, sides: Sides) -> dict[str, Any] | None:
+def judge(claim: Claim, sides: Sides) -> JsonObject | None:
     """The first decision that predictions can answer; None where none can."""
     for decide in claim.decide:
         if decide.over == "points":
@@ -77,9 +77,7 @@ def judge(claim: Claim, sides: Sides) -> dict[str, Any] | None:
     return None
 
 
-def _judged(
-    claim: Claim, decide: Decision, ranges: Sequence[PredictedRange | None]
-) -> dict[str, Any]:
+def _judged(claim: Claim, decide: Decision, ranges: Sequence[PredictedRange | None]) -> JsonObject:
     wanted = expected(claim, decide)
     margin = margins(decide, wanted)
     known = [r for r in ranges if r is not None]
@@ -166,7 +164,7 @@ class Bias(NamedTuple):
     median: float
 
 
-def place(found: Mapping[str, Any]) -> str:
+def interval_side(found: Mapping[str, Any]) -> str:
     """Where the published figure of an answer lies: inside its interval, on an edge of it, or outside."""
     low, figure, high = (found[key] for key in ("low", "figure", "high"))
     near = EDGE * log(high / low) if low > 0 else 0.0

@@ -206,58 +206,58 @@ class ComparedPoint(AnswerPart):
     model_config = ConfigDict(extra="allow")
 
     id: str
-    """of the point; of reports NVTX range, name and index"""
+    """The id of the point; for reports the NVTX range, name and index."""
     trace: str | None
-    """the words before a column that `ncuflow trace` takes; null of a kernel of a report"""
+    """The words before a column that `ncuflow trace` takes; null for a kernel of a report."""
     metric: str
-    """which of the metrics leads"""
+    """The metric that leads this row."""
     base: float
-    """time on the first side, µs"""
+    """The time on the first side, µs."""
     head: float
-    """on the second, µs"""
+    """The time on the second side, µs."""
     relative: float
-    """head over base, less 1"""
+    """The second time over the first, less 1."""
     low: float | None
-    """lower bound of it; null where a side has one value"""
+    """The lower bound of the change; null where a side has one value."""
     high: float | None
-    """upper bound of it"""
+    """The upper bound of the change."""
     p: float | None
-    """of the test, corrected; null where none was made"""
+    """The corrected p-value of the test; null where no test was made."""
     verdict: str
-    """slower, faster, same, too noisy to tell; not tested: too few samples on a side; not judged"""
+    """One of: slower, faster, same, too noisy to tell, not tested (a side has too few samples), not judged."""
     metrics: dict[str, MetricChange]
-    """each metric of the point with the same fields"""
+    """Each metric of the point, with the same fields."""
     causes: list[Cause]
-    """what explains the change, the largest first"""
+    """What explains the change, the largest part first."""
 
 
 class CompareAnswer(Answer):
     """What got slower between two sides, and why: all that compare.json has, the points that changed first."""
 
     command: Literal["compare"] = "compare"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     base: Named
-    """the first side: its name and where it was measured"""
+    """The first side: its name and where it was measured."""
     head: Named
-    """the second side"""
+    """The second side."""
     differences: list[Difference]
-    """what differs between them besides the kernels"""
+    """What differs between the sides besides the kernels."""
     settings: Thresholds
-    """alpha, threshold and floor, of 1"""
+    """The settings alpha, threshold and floor, as fractions of 1."""
     statistics: Statistics
-    """how many tests were made, the floors by metric, and what cannot be known"""
+    """How many tests were made, the noise floor of each metric, and what cannot be known."""
     points: list[ComparedPoint]
-    """what both have"""
+    """The points that both sides have."""
     only_base: list[str]
-    """what the first side alone has"""
+    """The points that only the first side has."""
     only_head: list[str]
-    """what the second side alone has"""
+    """The points that only the second side has."""
     not_compared: list[NotCompared]
-    """points that were not right, or not timed, on a side"""
+    """The points that were not right, or not timed, on a side."""
     gpus: TwoGpus | None
-    """what the second GPU changes; null where both are of one"""
+    """What the second GPU changes; null where both sides are of one GPU."""
     comparison: int = Field(alias="schema")
-    """version of compare.json, whose fields these are"""
+    """The version of compare.json, whose fields these are."""
 
 
 def answered(found: Comparison, columns: Mapping[str, str], limit: int | None) -> CompareAnswer:

@@ -24,7 +24,7 @@ from ncuflow.compare.records import (
 )
 from ncuflow.findings import profiled, statistics
 from ncuflow.format import micro, quantity, with_unit
-from ncuflow.io import BadInput, shown, sniff_packed
+from ncuflow.io import BadInput, printable, sniff_packed
 from ncuflow.model import Kernel
 
 NCU, NSYS = "ncu", "nsys"
@@ -40,12 +40,12 @@ def compare(base: Path, head: Path, settings: Thresholds) -> Comparison:
     tool = _tool(head)
     if _tool(base) != tool:
         raise BadInput(
-            head, f"of {tool}, and {shown(base.name)} is not: their times are not compared"
+            head, f"of {tool}, and {printable(base.name)} is not: their times are not compared"
         )
     kernels, untimed = zip(*(_kernels(path) for path in (base, head)), strict=True)
     pairs, removed, added = match(kernels[0], kernels[1])
     if not pairs:
-        what = f"has no kernel in common with {shown(base.name)}: nothing can be compared"
+        what = f"has no kernel in common with {printable(base.name)}: nothing can be compared"
         raise BadInput(head, f"{what}; {_left_out(untimed)}" if any(untimed) else what)
     sides = [([_times(a)], [_times(b)]) for a, b in pairs]
     found, floor = statistics.estimates(sides, settings.alpha, settings.floor)
@@ -54,7 +54,7 @@ def compare(base: Path, head: Path, settings: Thresholds) -> Comparison:
         _point(a, b, e, settings, f"{tool}_us") for (a, b), e in zip(pairs, decided, strict=True)
     ]
     points.sort(key=lambda point: -abs(point.delta))
-    names = distinct([shown(base), shown(head)])
+    names = distinct([printable(base), printable(head)])
     named = [Named(name, _provenance(side)) for name, side in zip(names, kernels, strict=True)]
     return Comparison(
         base=named[0],
@@ -85,7 +85,7 @@ def _kernels(path: Path) -> tuple[list[Kernel], int]:
 
 def distinct(paths: Sequence[str]) -> list[str]:
     """What files are called: their names, and before a name that several have the folder that tells them apart."""
-    parts = [PurePath(shown(path)).parts for path in paths]
+    parts = [PurePath(printable(path)).parts for path in paths]
     names = [of[-1] for of in parts]
     return [
         name if names.count(name) == 1 else _apart(of, [o for o in parts if o[-1] == name])
@@ -177,7 +177,7 @@ def _provenance(kernels: Sequence[Kernel]) -> dict[str, str | None]:
 def _notes(
     points: Sequence[PointChange], floor: statistics.Floor, untimed: Sequence[int]
 ) -> Iterator[str]:
-    single = [statistics.told(point) for point in points if point.interval is None]
+    single = [statistics.verdict_in_words(point) for point in points if point.interval is None]
     for words in sorted(set(single)):
         yield f"{single.count(words)} of {with_unit(len(points), 'kernels')} {words} on a side."
     if len(single) < len(points):
@@ -206,7 +206,7 @@ def table(found: Comparison) -> str:
     for point in found.points:
         out.append(
             f"{micro(point.base):>10} → {micro(point.head):>10}  "
-            f"{100 * point.relative:+7.1f} %  {point.id}  [{statistics.told(point)}]"
+            f"{100 * point.relative:+7.1f} %  {point.id}  [{statistics.verdict_in_words(point)}]"
         )
         out += [f"    {line}" for cause in point.causes for line in _why(cause)]
     out += [f"only in base: {name}" for name in found.only_base]

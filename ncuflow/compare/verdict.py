@@ -306,7 +306,7 @@ def notes(points: Sequence[PointChange], floors: Mapping[str, Floor]) -> Iterato
             f"beyond the A/A floor of {100 * floor.value:.1f} %{of_short} count "
             f"({_FLOOR_SOURCE[floor.source]})."
         )
-    untested = [statistics.told(point) for point in points if point.basis == "none"]
+    untested = [statistics.verdict_in_words(point) for point in points if point.basis == "none"]
     for words in sorted(set(untested) - {NOT_JUDGED}):
         yield f"{with_unit(untested.count(words), 'points')} {words} on a side."
 

@@ -30,7 +30,7 @@ def name(folder: Path) -> str:
     return below.replace("/", "-") if inside else path.name
 
 
-def of(provenance: dict[str, Any], what: str = DEFAULT) -> Path:
+def recording_folder(provenance: dict[str, Any], what: str = DEFAULT) -> Path:
     """The folder for a recording of this origin. Raises ValueError where it names no GPU or no FlashInfer,
     or ``what`` is more than a name."""
     made = gpu(str(provenance.get("gpu") or "")), release(str(provenance.get("flashinfer") or ""))
@@ -84,7 +84,7 @@ def here(folder: Path) -> Path:
     return resource(FOLDER).joinpath(*folder.parts[1:])
 
 
-def told(folder: Path) -> Path:
+def as_given(folder: Path) -> Path:
     """The folder as pages and programs are told it: the project's own recordings from ``recordings`` on, as `here` takes them,
     for where they are installed is of one machine."""
     own = resource(FOLDER)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from ncuflow.io import BadInput, conforming, digest, read_json
+from ncuflow.io import BadInput, JsonObject, conforming, digest, read_json
 from ncuflow.model import BATCH
 
 FILE = "manifest.json"
@@ -55,7 +55,7 @@ class Manifest(BaseModel):
 
     version: Literal[1, 2] = Field(1, alias="schema")
     digest: str | None = None
-    provenance: dict[str, Any] = {}
+    provenance: JsonObject = {}
     name: Annotated[str, _name("name")]
     targets: dict[Annotated[str, _name("target")], dict[Annotated[str, _name("batch")], list[str]]]
     files: dict[Annotated[str, AfterValidator(_below)], File]
@@ -79,7 +79,7 @@ def read(folder: Path) -> Manifest:
     return manifest
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+def sealed(content: Mapping[str, Any]) -> JsonObject:
     """The content of a manifest, with the digest that it is held against when it is read."""
     made = {**content, "schema": SCHEMA}
     return made | {"digest": _digest(made)}
@@ -91,7 +91,7 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def provenance(folder: Path) -> dict[str, Any]:
+def provenance(folder: Path) -> JsonObject:
     """What environment.json says of the machine; empty where there is none. Raises BadInput where it is no JSON."""
     path = folder / "environment.json"
     content = read_json(path) if path.exists() else None
@@ -136,7 +136,7 @@ def foreign(path: Path) -> bool:
     return path.is_symlink() or not (path.is_file() or path.is_dir())
 
 
-def checksums(folder: Path) -> dict[str, dict[str, Any]]:
+def checksums(folder: Path) -> dict[str, JsonObject]:
     """{path: {sha256, bytes}} of a folder's files, as a manifest has them."""
     return {
         name: {"sha256": digest(path), "bytes": path.stat().st_size}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncuflow.io import read_json, replacing, write_json
+from ncuflow.io import JsonObject, read_json, replacing, write_json
 from ncuflow.process import CaptureError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Contents:
     total: int = 0
 
 
-def read_points(path: Path) -> list[dict[str, Any]]:
+def read_points(path: Path) -> list[JsonObject]:
     """The plan of a batch: [{"id", "target", "params"}].
 
     Raises BadInput or CaptureError for anything else.
@@ -45,7 +45,7 @@ def read_points(path: Path) -> list[dict[str, Any]]:
     return points
 
 
-def timed_ok(points: Sequence[Mapping[str, Any]], timing: Path | None) -> list[dict[str, Any]]:
+def timed_ok(points: Sequence[Mapping[str, Any]], timing: Path | None) -> list[JsonObject]:
     """The points whose timing record says ok; all of them without a timing file."""
     if timing is None:
         return [dict(point) for point in points]
@@ -53,7 +53,7 @@ def timed_ok(points: Sequence[Mapping[str, Any]], timing: Path | None) -> list[d
     return [dict(point) for point in points if point["id"] in good]
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
+def read_records(path: Path) -> list[JsonObject]:
     """The complete records of a JSONL file; a line cut short by a killed writer is left out."""
     try:
         lines = path.read_text("utf-8", "replace").splitlines()
@@ -70,7 +70,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def read_progress(path: Path) -> list[dict[str, Any]]:
+def read_progress(path: Path) -> list[JsonObject]:
     """Records of a run, finished (PATH) or cut short (PATH.partial, as ncuflow.run.launch leaves it)."""
     return read_records(path) or read_records(path.with_name(f"{path.name}.partial"))
 
@@ -139,7 +139,7 @@ def capture_record(
     lost: Sequence[Mapping[str, str]],
     wall_s: float,
     notes: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> JsonObject:
     """The JSON that lies beside a report and says what it should hold."""
     return {
         "tool": tool,

@@ -154,7 +154,7 @@ class WithOrigin(BaseModel):
 
 def check_origins(evidence: Path) -> None:
     """Raises CaptureError where a capture is of another GPU than environment.json, or that names a version that
-    no capture was made with. Records of before they said so are passed over."""
+    no capture was made with. Records of before they said so are skipped."""
     said = environment(evidence).provenance
     named: dict[str, set[str]] = defaultdict(set)
     for path, origin in origins(evidence):

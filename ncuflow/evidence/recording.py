@@ -12,6 +12,7 @@ from typing import Any
 
 from ncuflow.evidence import manifest, points, provenance, reportscrub
 from ncuflow.io import (
+    JsonObject,
     digest,
     dump_json,
     opened,
@@ -35,7 +36,7 @@ FILTERS = [
 SKIPPED = {"logs", "tables", "manifest.json"}
 
 
-def record(evidence: Path, target: Path, name: str, with_modules: bool = False) -> dict[str, Any]:
+def record(evidence: Path, target: Path, name: str, with_modules: bool = False) -> JsonObject:
     """Write a recording, return its manifest. Raises CaptureError for what may not be stored.
 
     with_modules: reports of sweeps keep the compiled modules inside them, as deep ones always do.
@@ -171,7 +172,7 @@ def without_modules(plain: Path, smaller: Path) -> Path:
     return smaller
 
 
-def add_listing(made: dict[str, Any], place: Path, known: Any) -> None:
+def add_listing(made: JsonObject, place: Path, known: Any) -> None:
     """Beside a report with samples of instructions, what the disassembler says of these."""
     text = dump_json(made).encode("utf-8")
     # What the reader decodes need not stand in the report's bytes.
@@ -193,7 +194,7 @@ def is_packed(path: Path) -> bool:
     return path.suffix in PACKED or large
 
 
-def make_manifest(evidence: Path, stage: Path, name: str) -> dict[str, Any]:
+def make_manifest(evidence: Path, stage: Path, name: str) -> JsonObject:
     """Provenance, commands, targets → batches → points, the sha256 of each stored file, and a digest of it all."""
     origin = manifest.provenance(evidence)
     made = {
@@ -244,7 +245,7 @@ def judge(folder: Path) -> str:
     return measured(folder, read_json(path).get("provenance") or {}, path)
 
 
-def measured(folder: Path, origin: dict[str, Any], said: Path) -> str:
+def measured(folder: Path, origin: JsonObject, said: Path) -> str:
     """What captures are of and came to, in a line; said: the file that their origin is of.
 
     CaptureError without a GPU or a version that the numbers could be of, with others than the captures name, or

@@ -12,7 +12,7 @@ from typing import Any
 from ncuflow.experiments import audit, choices, heuristics, recorded
 from ncuflow.experiments.advise import ShapeRace
 from ncuflow.experiments.record import Advice, AdvisedShape, head
-from ncuflow.gpu import nvml, turns
+from ncuflow.gpu import lock, nvml
 from ncuflow.io import BadInput, CommandError, UsageError, clean, read_json, sniff
 from ncuflow.race.eta import tell
 from ncuflow.race.sequential import ALPHA
@@ -153,7 +153,7 @@ def _blocks(paths: Sequence[Path]) -> tuple[Mapping[str, list[Any]], list[str]]:
 def racing(limits: RaceLimits) -> Iterator[Session]:
     """A GPU that nobody else uses, and a process on it. Raises CommandError where there is none, or it is lost for good."""
     nvml.visible()  # who has no GPU need not wait for a compiler to hear of it
-    with turns.gpu_lock() as held, ExitStack() as stack:
+    with lock.gpu_lock() as held, ExitStack() as stack:
         session = Session(
             lambda: stack.enter_context(started(None, None, held.environ, held.locks)),
             limits.patience_s,

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from math import ceil
 from statistics import median
 from time import monotonic
-from typing import Any
 
 from ncuflow.experiments import choices
 from ncuflow.experiments.record import AdvisedChoice, AdvisedShape
+from ncuflow.io import JsonObject
 from ncuflow.race import rounds
 from ncuflow.race.measure import failure
 from ncuflow.race.rounds import AA, Race
@@ -34,8 +34,8 @@ class RacingChoice:
     outcome: str = "ok"
     reason: str | None = None
     check: Check | None = None
-    info: dict[str, Any] = field(default_factory=dict)
-    resolved: dict[str, Any] = field(default_factory=dict)
+    info: JsonObject = field(default_factory=dict)
+    resolved: JsonObject = field(default_factory=dict)
 
     def end(self, outcome: str, reason: str | None) -> None:
         self.outcome, self.reason = outcome, reason
@@ -93,7 +93,7 @@ class ShapeRace:
         )
         return found
 
-    def _settings(self, one: RacingChoice) -> dict[str, Any]:
+    def _settings(self, one: RacingChoice) -> JsonObject:
         return choices.settings(self.target, one.point.params, self.also)
 
     def _everywhere(self, one: RacingChoice) -> tuple[str, str]:
@@ -103,7 +103,7 @@ class ShapeRace:
     def _ready(self) -> dict[str, RacingChoice]:
         return {name: one for name, one in self.choices.items() if one.outcome == "ok"}
 
-    def _ask_prepare(self, name: str, checked: bool) -> dict[str, Any]:
+    def _ask_prepare(self, name: str, checked: bool) -> JsonObject:
         point = self.choices[name.removesuffix(AA)].point.as_dict()
         return self.session.ask("prepare", name=name, point=point, checked=checked)
 
@@ -183,7 +183,7 @@ class ShapeRace:
 
     def _plans(self) -> dict[str, float]:
         """Median µs of plan() of the best choices and of the default, in turns."""
-        best = dict.fromkeys([*self.race.contenders, self.shape.id])
+        best = dict.fromkeys([*self.race.remaining, self.shape.id])
         names = [name for name in best if name in self.race.running]
         times: dict[str, list[float]] = {name: [] for name in names}
         for name in [*names, *names[::-1]]:
@@ -204,9 +204,7 @@ class ShapeRace:
             )
             for name, one in self.choices.items()
         }
-        best = (
-            sorted(race.contenders, key=lambda n: race.time_us(n) or 0) if race.rounds > 1 else []
-        )
+        best = sorted(race.remaining, key=lambda n: race.time_us(n) or 0) if race.rounds > 1 else []
         departs = {name: one.departs for name, one in told.items()}
         chosen = rounds.advised(race, departs) if best else None
         timed = default is not None and default not in race.failed and chosen is not None
@@ -225,17 +223,17 @@ class ShapeRace:
         return found
 
 
-def _fared(race: Race, name: str, outcome: str) -> dict[str, Any]:
+def _fared(race: Race, name: str, outcome: str) -> JsonObject:
     """What of its record a choice's race decides."""
-    standing = race.standing(name) if outcome == "ok" else None
-    if standing is None:
+    found = race.outcome(name) if outcome == "ok" else None
+    if found is None:
         return {"fate": "error" if outcome == "ok" else outcome}
-    slow = standing.verdict in ("slower", "undecided")
+    slow = found.verdict in ("slower", "undecided")
     return {
-        "fate": standing.verdict if slow else "best",
+        "fate": found.verdict if slow else "best",
         "time_us": race.time_us(name),
-        "behind": standing.behind.relative,
-        "rounds": standing.rounds,
+        "behind": found.behind.relative,
+        "rounds": found.rounds,
     }
 
 

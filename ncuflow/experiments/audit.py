@@ -97,11 +97,11 @@ class TacticDifference(Strict):
     """A key under which two stores keep something else."""
 
     key: str
-    """the tuner's"""
+    """The autotuner's key."""
     first: str
-    """runner and tactic of the first store"""
+    """The runner and tactic of the first store."""
     second: str
-    """of the second"""
+    """The runner and tactic of the second store."""
 
 
 class StoreComparison(Answer):
@@ -109,24 +109,24 @@ class StoreComparison(Answer):
 
     ROWS: ClassVar[tuple[str, ...]] = ("different",)
     command: Literal["advise"] = "advise"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     same: int
-    """keys under which both keep the same choice"""
+    """How many keys have the same choice in both stores."""
     different: list[TacticDifference]
-    """keys under which they do not"""
+    """The keys under which they have different choices."""
     only_first: list[str]
-    """keys of the first alone"""
+    """The keys that only the first store has."""
     only_second: list[str]
-    """keys of the second alone"""
+    """The keys that only the second store has."""
     environments: dict[str, list[str]] = Field(default_factory=dict)
-    """what the stores say of where they were tuned, where they differ: the first's values, then the second's"""
+    """Where the stores say that they were tuned in different environments: the first's values, then the second's."""
 
 
 def compare_stores(first: list[StoredTactic], second: list[StoredTactic]) -> StoreComparison:
     """What two stores do not agree in."""
     sides = [{entry.key: entry for entry in side} for side in (first, second)]
     both = [key for key in sides[0] if key in sides[1]]
-    told = [[said(side[key]) for key in both] for side in sides]
+    told = [[tactic_name(side[key]) for key in both] for side in sides]
     unlike = [
         TacticDifference(key=k, first=a, second=b)
         for k, a, b in zip(both, *told, strict=True)
@@ -141,7 +141,7 @@ def compare_stores(first: list[StoredTactic], second: list[StoredTactic]) -> Sto
     )
 
 
-def said(entry: StoredTactic) -> str:
+def tactic_name(entry: StoredTactic) -> str:
     return f"{entry.runner} {entry.tactic}"
 
 
@@ -177,28 +177,28 @@ class AuditedTactic(Strict):
     """One choice of the tuner's."""
 
     key: str
-    """that it is kept under"""
+    """The key under which the choice is stored."""
     runner: str
-    """the tuner's name of who computes the call"""
+    """The autotuner's name of the runner that computes the call."""
     tactic: str
-    """what is stored"""
+    """The stored tactic."""
     verdict: Verdict
-    """right: surely faster than all others; within noise: no other is surely faster; wrong: another is; undecided: the noise
-    is too large; not timed: its call cannot be made here"""
+    """right: it is surely faster than all others; within noise: no other is surely faster; wrong: another is surely faster;
+    undecided: the noise is too large; not timed: its call cannot be made here."""
     reason: str | None = None
-    """why it was not timed"""
+    """The reason why it was not timed."""
     point: str | None = None
-    """of the call that was timed"""
+    """The point whose call was timed."""
     tactics: Count | None = None
-    """that were raced"""
+    """How many tactics were raced."""
     failed: Count | None = None
-    """tactics of the runner that gave a wrong result, or failed"""
+    """How many tactics of the runner gave a wrong result, or failed."""
     time_us: Microseconds | None = None
-    """median of the stored one"""
+    """The median time of the stored tactic, µs."""
     best: list[str] = Field(default_factory=list)
-    """tactics that no other is surely faster than, the fastest first"""
+    """The tactics that no other is surely faster than, the fastest first."""
     cost: Relative | None = None
-    """what the stored one takes longer than the fastest"""
+    """What the stored tactic takes longer than the fastest."""
 
 
 class Audit(Answer):
@@ -206,19 +206,19 @@ class Audit(Answer):
 
     ROWS: ClassVar[tuple[str, ...]] = ("entries",)
     command: Literal["advise"] = "advise"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     gpu: str | None
-    """name of the GPU that they were timed on"""
+    """The name of the GPU that the tactics were timed on."""
     versions: dict[str, str | None]
-    """of what they were timed with"""
+    """The versions that the tactics were timed with."""
     date: str
-    """when, UTC"""
+    """The date of the timing, UTC."""
     effect: Effect
-    """the relative difference that matters, of 1"""
+    """The relative difference that matters, as a fraction of 1."""
     alpha: Chance
-    """the chance that any word here is wrong by noise"""
+    """The chance that any verdict here is wrong by noise."""
     entries: list[AuditedTactic]
-    """each stored choice"""
+    """Each stored choice."""
 
 
 def point_of(entry: StoredTactic, targets: Sequence[Target]) -> tuple[Target, Planned] | None:
@@ -264,7 +264,7 @@ def audited(
         found.reason = str(error)
     with suppress(SideError):
         session.ask("close")
-    tell(f"{point.id}: {said(entry)}: {found.verdict}")
+    tell(f"{point.id}: {tactic_name(entry)}: {found.verdict}")
     return found
 
 
@@ -330,9 +330,9 @@ def _ready(session: Session, name: str, tactic: Any, checked: bool) -> bool:
 
 def _conclude(race: Race, own: str, found: AuditedTactic) -> None:
     found.time_us = race.time_us(own)
-    found.best = sorted(race.contenders, key=lambda name: race.time_us(name) or 0)
+    found.best = sorted(race.remaining, key=lambda name: race.time_us(name) or 0)
     found.cost = race.against(own, race.leader).relative
-    if own not in race.contenders:
+    if own not in race.remaining:
         found.verdict = "wrong"
     elif race.decision() == "winner":
         found.verdict = "right"

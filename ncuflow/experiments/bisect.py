@@ -11,7 +11,7 @@ from typing import Any
 from ncuflow.experiments import bisection
 from ncuflow.experiments.bisection import Bisection, BisectStep, Over
 from ncuflow.experiments.versions import Recordings, Source, Versions
-from ncuflow.gpu import nvml, turns
+from ncuflow.gpu import lock, nvml
 from ncuflow.io import UsageError, scratch
 from ncuflow.origin import now
 from ncuflow.race.eta import tell
@@ -48,7 +48,7 @@ def timed(
     target, point = _point(asked.point, points)
     nvml.visible()
     with ExitStack() as stack:
-        held = stack.enter_context(turns.gpu_lock())
+        held = stack.enter_context(lock.gpu_lock())
         folder = cache or stack.enter_context(scratch())
         sides = Versions(source, target, point, asked.effect, patience_s, tell, held, folder)
         return _searched(asked, source.over, sides)
@@ -84,7 +84,7 @@ def _searched(asked: BisectedPoint, over: Over, sides: Recordings | Versions) ->
 
     def note(step: BisectStep) -> None:
         found.steps.append(step)
-        tell(f"{step.head}: {step.said}")
+        tell(f"{step.head}: {step.in_words}")
 
     changes = (bisection.bisect if asked.good else bisection.walk)(chosen, hold, note)
     if changes is None:

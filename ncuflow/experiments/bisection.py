@@ -3,7 +3,7 @@
 A version belongs before or after a change by which side of half of the change its interval lies on.
 
 Of the change between both ends half is taken as the border, on a logarithmic scale: a version whose interval holds the border
-is told from neither, and passed over, as one is that cannot run the point. So noise decides nothing; it can only leave
+is inconclusive, and skipped, as one is that cannot run the point. So noise decides nothing; it can only leave
 versions between the two that are found. A journal keeps what was measured, so that a search goes on where it was interrupted.
 """
 
@@ -13,19 +13,22 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from math import expm1, log1p
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from ncuflow.answer import Answer
 from ncuflow.format import MISSING, aligned, micro
-from ncuflow.io import BadInput, conforming, parsed, sniff
-from ncuflow.race.measure import spelled
+from ncuflow.io import BadInput, JsonObject, conforming, parsed, sniff
+from ncuflow.race.measure import with_interval
 from ncuflow.race.record import Relative
 from ncuflow.record import Microseconds, Strict
 
 Over = Literal["recordings", "wheels", "releases", "environment"]
-Belongs = Literal["before", "after", "untold", "passed over"]
+StepOutcome = Literal["before", "after", "untold", "passed over"]
+IN_WORDS: dict[StepOutcome, str] = {
+    "before": "not changed", "after": "changed", "untold": "inconclusive", "passed over": "skipped"
+}  # fmt: skip
 FILES = 12  # that the text report has
 
 
@@ -33,41 +36,43 @@ class BisectStep(Strict):
     """One version held against another."""
 
     base: str
-    """the version that it was held against"""
+    """The version that the other one was compared with."""
     head: str
-    """the version"""
-    belongs: Belongs
-    """before or after the change; untold: the noise leaves it open; passed over: it cannot run the point"""
+    """The version that was measured."""
+    belongs: StepOutcome
+    """before or after: on which side of the change the version is; untold: inconclusive, because of noise; passed over:
+    skipped, because it cannot run the point."""
     reason: str | None = None
-    """why it was passed over, or could not be told"""
+    """The reason why it was skipped, or is inconclusive."""
     base_us: Microseconds | None = None
-    """time of the base, µs; null where it was not timed"""
+    """The time of the base, µs; null where it was not timed."""
     head_us: Microseconds | None = None
-    """of the version"""
+    """The time of the version, µs; null where it was not timed."""
     change: Relative | None = None
-    """the version's time against the base's, with its interval"""
+    """The version's time against the base's, with its interval."""
 
     @property
-    def said(self) -> str:
+    def in_words(self) -> str:
         """What a version is beside the one that it was held against: other versions may have changed back."""
-        return {"before": "not changed", "after": "changed"}.get(self.belongs, self.belongs)
+        return IN_WORDS[self.belongs]
 
 
 class Neighbours(Strict):
     """Two versions that follow each other, between which the time of the point changed."""
 
     before: str
-    """the last version of before"""
+    """The last version before the change."""
     after: str
-    """the first version of after"""
+    """The first version after the change."""
     change: Relative | None
-    """what it takes longer after, of 1: against the good version, or the one before where each was held against that"""
+    """What the version after takes longer, of 1: compared with the good version, or with its predecessor where each was
+    compared with that."""
     between: list[str] = Field(default_factory=list)
-    """versions between the two that could not be told: the change may be in one of these"""
+    """The inconclusive versions between the two; the change may be in one of these."""
     causes: list[str] = Field(default_factory=list)
-    """what counters say, the largest part first; none where no counters of both were recorded"""
+    """The causes by counters, the largest part first; empty where no counters of both were recorded."""
     files: list[str] = Field(default_factory=list)
-    """files that differ, of the target's own first; of recordings those of which that is known"""
+    """The files that differ, the target's own first; for recordings only the files of which that is known."""
 
 
 class Bisection(Answer):
@@ -75,29 +80,30 @@ class Bisection(Answer):
 
     ROWS: ClassVar[tuple[str, ...]] = ("steps",)
     command: Literal["bisect"] = "bisect"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     point: str
-    """its id"""
+    """The id of the point."""
     metric: str
-    """the column of docs/tables.md that decides"""
+    """The column of docs/tables.md that decides."""
     gpu: str | None = None
-    """that it was timed on, or that the recordings are of"""
+    """The GPU that it was timed on, or that the recordings are of."""
     date: str | None = None
-    """when it was timed here; null of recordings, which have their own"""
+    """The date of the timing; null for recordings, which have their own."""
     over: Over
-    """what the versions are"""
+    """What the versions are."""
     versions: list[str]
-    """all of them, in their order"""
+    """All versions, in their order."""
     good: str | None
-    """the version that others were held against; null where each was held against the one before it"""
+    """The version that others were compared with; null where each was compared with the one before it."""
     bad: str | None
-    """the version at the other end"""
+    """The version at the other end."""
     outcome: Literal["found", "no change", "untold"]
-    """untold: the noise, or what could not run, left it open"""
+    """found: a change was located; no change: there is none; untold: noise, or versions that could not run, left it
+    inconclusive."""
     found: list[Neighbours]
-    """where it changed"""
+    """Where the time changed."""
     steps: list[BisectStep]
-    """what was measured, in its order"""
+    """What was measured, in its order."""
 
 
 # (base, version) -> the step, in which the version belongs before unless it changed beyond noise and by what matters.
@@ -125,7 +131,7 @@ def bisect(versions: Sequence[str], hold: Hold, note: Note) -> list[Neighbours] 
     if end.change is None or end.belongs == "before":
         return None if end.change is None else []
     border = expm1(log1p(end.change.estimate) / 2)
-    found: dict[str, Belongs] = {first: "before", last: "after"}
+    found: dict[str, StepOutcome] = {first: "before", last: "after"}
     changes = {last: end.change}
     while True:
         before = max(at for at, name in enumerate(versions) if found.get(name) == "before")
@@ -136,18 +142,20 @@ def bisect(versions: Sequence[str], hold: Hold, note: Note) -> list[Neighbours] 
             passed = list(versions[before + 1 : after])
             return [Neighbours(before=low, after=high, change=changes[high], between=passed)]
         name = versions[min(left, key=lambda at: abs(2 * at - before - after))]
-        step = _placed(hold(first, name), border)
+        step = _on_its_side(hold(first, name), border)
         found[name] = step.belongs
         if step.change is not None:
             changes[name] = step.change
         note(step)
 
 
-def _placed(step: BisectStep, border: float) -> BisectStep:
+def _on_its_side(step: BisectStep, border: float) -> BisectStep:
     """The step with its version on the side of the border on which its whole interval lies."""
     if step.change is None:
         return step
-    sides: tuple[Belongs, Belongs] = ("before", "after") if border > 0 else ("after", "before")
+    sides: tuple[StepOutcome, StepOutcome] = (
+        ("before", "after") if border > 0 else ("after", "before")
+    )
     if step.change.low <= border <= step.change.high:
         why = "its interval holds the half of the change"
         return step.model_copy(update={"belongs": "untold", "reason": why})
@@ -155,7 +163,7 @@ def _placed(step: BisectStep, border: float) -> BisectStep:
 
 
 def walk(versions: Sequence[str], hold: Hold, note: Note) -> list[Neighbours]:
-    """Every change between versions that follow each other; one that cannot run the point is passed over."""
+    """Every change between versions that follow each other; one that cannot run the point is skipped."""
     found, before, between = [], versions[0], list[str]()
     for name in versions[1:]:
         step = hold(before, name)
@@ -169,7 +177,7 @@ def walk(versions: Sequence[str], hold: Hold, note: Note) -> list[Neighbours]:
     return found
 
 
-def journaled(hold: Hold, path: Path | None, question: dict[str, Any]) -> Hold:
+def journaled(hold: Hold, path: Path | None, question: JsonObject) -> Hold:
     """The same, measuring only what the journal at the path does not have, and adding that to it, a line a step.
 
     Raises BadInput where the file is about another question.
@@ -191,7 +199,7 @@ def journaled(hold: Hold, path: Path | None, question: dict[str, Any]) -> Hold:
     return held
 
 
-def _read(path: Path, question: dict[str, Any]) -> dict[tuple[str, str], BisectStep]:
+def _read(path: Path, question: JsonObject) -> dict[tuple[str, str], BisectStep]:
     """The steps of a journal; what was being written when it was interrupted is cut off."""
     sniff(path)
     try:
@@ -211,7 +219,13 @@ def report(found: Bisection) -> str:
     """The text report: the steps, and where it changed."""
     heads = ("version", "held against", "time", "change", "so it is")
     rows = [
-        (s.head, s.base, micro(s.head_us), spelled(s.change) if s.change else MISSING, s.said)
+        (
+            s.head,
+            s.base,
+            micro(s.head_us),
+            with_interval(s.change) if s.change else MISSING,
+            s.in_words,
+        )
         for s in found.steps
     ]
     where = "; ".join(filter(None, (found.gpu, found.date)))
@@ -219,12 +233,12 @@ def report(found: Bisection) -> str:
     lines = [f"{found.point}, {found.metric}; {where}", "", table, ""]
     if found.outcome != "found":
         ends = f"{found.good} and {found.bad}" if found.good else "any two versions"
-        told = {"no change": "it did not change", "untold": "it cannot be told whether it changed"}
+        told = {"no change": "it did not change", "untold": "it is inconclusive whether it changed"}
         lines.append(f"between {ends} {told[found.outcome]}")
     for one in found.found:
         lines += _neighbours(one)
     lines += [
-        f"passed over: {step.head}: {step.reason}"
+        f"{step.in_words}: {step.head}: {step.reason}"
         for step in found.steps
         if step.belongs in ("passed over", "untold")
     ]
@@ -232,10 +246,10 @@ def report(found: Bisection) -> str:
 
 
 def _neighbours(found: Neighbours) -> Iterator[str]:
-    change = f": {spelled(found.change)}" if found.change else ""
+    change = f": {with_interval(found.change)}" if found.change else ""
     yield f"it changed between {found.before} and {found.after}{change}"
     if found.between:
-        yield f"  or in {', '.join(found.between)}, which could not be told"
+        yield f"  or in {', '.join(found.between)}, which are inconclusive"
     yield from (f"  {cause}" for cause in found.causes)
     if not found.causes:
         yield "  no counters of both were recorded: `ncuflow compare` of two recordings has causes"

@@ -22,14 +22,14 @@ from ncuflow.experiments.record import CompiledFile, ModuleTrial
 from ncuflow.experiments.variant import DATA, PREBUILT, Overlay
 from ncuflow.experiments.why import compare_code
 from ncuflow.format import with_unit
-from ncuflow.gpu import nvml, turns
-from ncuflow.gpu.turns import Held
-from ncuflow.io import clean
+from ncuflow.gpu import lock, nvml
+from ncuflow.gpu.lock import Held
+from ncuflow.io import JsonObject, clean
 from ncuflow.process import output_of
 from ncuflow.race import measure
 from ncuflow.race.eta import Tell
 from ncuflow.race.record import CompileError, Module
-from ncuflow.race.sides import Answer, BaseError, Process, Side, SideError, of_base, started
+from ncuflow.race.sides import BaseError, Process, Side, SideError, of_base, started
 from ncuflow.run import builds, progress
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
@@ -180,7 +180,7 @@ class BuiltVariant:
 
     overlay: Overlay
     side: Side
-    cases: list[Answer]
+    cases: list[JsonObject]
     modules: list[Module] = field(default_factory=list)
     anew: Mapping[str, str] = field(default_factory=dict)
     failing: Failing = field(default_factory=dict)
@@ -291,7 +291,7 @@ def without_folders(text: str, overlay: Overlay) -> str:
 def _base(
     side: Side,
     installed: Path,
-    entries: list[Answer],
+    entries: list[JsonObject],
     needed: Set[str],
     jobs: int,
     tell: Tell,
@@ -311,12 +311,12 @@ def _base(
     return roots, [module for module in modules if module.name not in without], lacking
 
 
-def unbuilt(what: Answer) -> str:
+def unbuilt(what: JsonObject) -> str:
     """One of the things that a side could not build."""
     return ": ".join(filter(None, (what["name"], what["reason"])))
 
 
-def _by_case(failed: Sequence[Answer], overlay: Overlay) -> Failing:
+def _by_case(failed: Sequence[JsonObject], overlay: Overlay) -> Failing:
     """Why cases do not compile, by id."""
     found: Failing = {}
     for what in failed:
@@ -379,12 +379,12 @@ def _timed(trial: ModuleTrial, module: Module) -> None:
     )
 
 
-def _modules(side: Side, entries: list[Answer]) -> list[Module]:
+def _modules(side: Side, entries: list[JsonObject]) -> list[Module]:
     found = side.ask("modules", START_S, points=entries)["modules"]
     return [Module.model_validate(module) for module in found]
 
 
-def _complaint(failed: Answer, overlay: Overlay) -> tuple[str, CompileError | None]:
+def _complaint(failed: JsonObject, overlay: Overlay) -> tuple[str, CompileError | None]:
     """Why a module does not compile, and what the compiler said first, its file as the change names it."""
     if failed["complaint"] is None:
         return without_folders(unbuilt(failed), overlay), None
@@ -464,7 +464,7 @@ class VariantBench:
     limit_s: float
     tell: Tell
     base: Process
-    again: Process
+    control: Process
     _started: dict[int, tuple[Process, ExitStack]] = field(default_factory=dict, init=False)
 
     @contextmanager
@@ -474,7 +474,7 @@ class VariantBench:
             self.start(range(place, min(place + TOGETHER, len(self.overlays))))
         side, stack = self._started.pop(place)
         with stack:
-            yield measure.Sides(self.base, side, self.again, self.limit_s)
+            yield measure.Sides(self.base, side, self.control, self.limit_s)
 
     def start(self, places: range) -> None:
         """Start the processes of some variants. One that fails at that says so again when it is asked."""
@@ -500,7 +500,7 @@ def bench(
     target: str, overlays: Sequence[Overlay], limit_s: float, tell: Tell
 ) -> Iterator[VariantBench]:
     """A GPU that nobody else uses meanwhile, and the base on it. Raises BaseError where that cannot be started."""
-    with turns.gpu_lock() as held, ExitStack() as stack:
+    with lock.gpu_lock() as held, ExitStack() as stack:
         both = [
             stack.enter_context(started(target, None, held.environ, held.locks)) for _ in range(2)
         ]

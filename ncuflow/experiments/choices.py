@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncuflow.experiments.record import SearchedKnob
+from ncuflow.experiments.record import SearchedTunable
 from ncuflow.expression import holds
-from ncuflow.io import write_text
+from ncuflow.io import JsonObject, write_text
 from ncuflow.source.cuda import functions
 from ncuflow.sweep.points import Planned, expand
 from ncuflow.target.contract import Target
@@ -77,7 +77,7 @@ def departures(target: Target, shape: Planned, choice: Planned) -> int:
     return sum(choice.params[name] != value for name, value in shape.params.items())
 
 
-def described(target: Target, shape: Planned, choice: Planned, also: Also) -> dict[str, Any]:
+def described(target: Target, shape: Planned, choice: Planned, also: Also) -> JsonObject:
     """What the record of an advice says of any choice of a shape."""
     return {
         "point": choice.id,
@@ -131,7 +131,7 @@ def _means(target: Target, params: Params, name: str, free: Params) -> bool:
 
 def _conditions(target: Target, name: str) -> Iterator[str]:
     """Where a price of a target says that one of its parameters means something."""
-    return (price.where for price in target.prices if price.parameter == name and not price.given)
+    return (price.where for price in target.compared if price.parameter == name and not price.given)
 
 
 @dataclass(frozen=True)
@@ -184,13 +184,13 @@ def write(
 
 def declared(
     target: Target, shapes: Sequence[Planned], package: Path, only: Collection[str] | None
-) -> tuple[list[FoundTunable], list[SearchedKnob]]:
+) -> tuple[list[FoundTunable], list[SearchedTunable]]:
     """(the constants that this FlashInfer has, what a record says of all tunables). only: their names; None of all."""
     there, said = [], []
     for tunable in target.source.tunables:
         if not _wanted(tunable.name, only):
             continue
-        told = SearchedKnob(
+        told = SearchedTunable(
             name=tunable.name, kind="constant", default=None, values=list(tunable.values), places=[]
         )
         said.append(told)
@@ -206,7 +206,7 @@ def declared(
 
 def _searched_settings(
     target: Target, shapes: Sequence[Planned], only: Collection[str] | None
-) -> Iterator[SearchedKnob]:
+) -> Iterator[SearchedTunable]:
     """The parameters that a caller may set, with the values that mean something at a shape or more."""
     values: dict[str, dict[Any, None]] = {}
     for shape in shapes:
@@ -216,7 +216,9 @@ def _searched_settings(
     for name, found in values.items():
         default, *others = found
         if others and _wanted(name, only):
-            yield SearchedKnob(name=name, kind="setting", default=default, values=others, places=[])
+            yield SearchedTunable(
+                name=name, kind="setting", default=default, values=others, places=[]
+            )
 
 
 def _read(package: Path, place: Constant) -> str:

@@ -1,4 +1,4 @@
-"""Rules of thumb: a sentence about a setting, with the shapes at which it holds, and its counterexamples.
+"""Heuristics: a sentence about a setting, with the shapes at which it holds, and its counterexamples.
 
 A rule is written of a setting that was timed with another one in its place, all else being equal, at FEWEST shapes that tell:
 one of the choices with it is among the fastest, or one with another in its place is and none with it, or is surely faster.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from ncuflow.experiments.record import AdvisedChoice, AdvisedShape, RuleOfThumb
+from ncuflow.experiments.record import AdvisedChoice, AdvisedShape, Heuristic
 from ncuflow.record import GPU, each
 from ncuflow.target.contract import known
 
@@ -19,7 +19,7 @@ FEWEST = 3  # shapes that a rule is about
 GPU_TIMES = frozenset(each("time_{}_us", *GPU).values())
 
 
-def rules(shapes: Sequence[AdvisedShape], metric: str) -> list[RuleOfThumb]:
+def rules(shapes: Sequence[AdvisedShape], metric: str) -> list[Heuristic]:
     """Of each target what is never slower, and what never wins; of what fails somewhere that which holds at most shapes.
 
     metric: the column that decided.
@@ -27,44 +27,44 @@ def rules(shapes: Sequence[AdvisedShape], metric: str) -> list[RuleOfThumb]:
     found = []
     for target in dict.fromkeys(shape.target for shape in shapes):
         own = [shape for shape in shapes if shape.target == target and shape.outcome != "none"]
-        found += list(_of_target(target, own, _untold(target, metric)))
+        found += list(_of_target(target, own, _inconclusive(target, metric)))
     return found
 
 
-def _untold(target: str, metric: str) -> set[str]:
+def _inconclusive(target: str, metric: str) -> set[str]:
     """Settings of which a metric does not tell: of a time of the GPU, those that the target prices by the host's as well."""
     if metric not in GPU_TIMES or target not in known():
         return set()
-    prices = known()[target].prices
+    prices = known()[target].compared
     return {price.parameter for price in prices if not GPU_TIMES.issuperset(price.metrics)}
 
 
 def _of_target(
-    target: str, shapes: Sequence[AdvisedShape], untold: Collection[str]
-) -> Iterator[RuleOfThumb]:
+    target: str, shapes: Sequence[AdvisedShape], inconclusive: Collection[str]
+) -> Iterator[Heuristic]:
     values = {
         (name, value): None
         for shape in shapes
         for choice in _timed(shape)
         for name in choice.settings
-        if name not in untold
+        if name not in inconclusive
         for value in _values(choice, name)
     }
     for name, value in values:
-        wins, loses, taking = _told(shapes, name, value)
+        wins, loses, taking = _wins_and_losses(shapes, name, value)
         if len(wins) + len(loses) < FEWEST:
             continue
         what = f"{target}: {_condition(taking, name)}{name}={value}"
         ids = [shape.shape for shape in wins], [shape.shape for shape in loses]
         if not loses or (len(loses) < len(wins) and _advised(wins, name, value)):
             rule = f"{what} is among the fastest"
-            yield RuleOfThumb(target=target, rule=rule, holds=ids[0], fails=ids[1])
+            yield Heuristic(target=target, rule=rule, holds=ids[0], fails=ids[1])
         elif not wins:
             rule = f"{what} is slower than another choice"
-            yield RuleOfThumb(target=target, rule=rule, holds=ids[1], fails=ids[0])
+            yield Heuristic(target=target, rule=rule, holds=ids[1], fails=ids[0])
 
 
-def _told(
+def _wins_and_losses(
     shapes: Sequence[AdvisedShape], name: str, value: Any
 ) -> tuple[list[AdvisedShape], list[AdvisedShape], list[tuple[AdvisedShape, AdvisedChoice]]]:
     """(shapes at which a setting is among the fastest, those at which another in its place is faster, choices with it)."""

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import jinja2
 
 from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape
-from ncuflow.experiments.text import between, departing, longer, ruled, said, sure, taken
+from ncuflow.experiments.text import between, departing, longer, ruled, spelled, sure, taken
 from ncuflow.format import MISSING, micro
 from ncuflow.io import CommandError, resource
+from ncuflow.pages import Context
 from ncuflow.target.contract import Target
 
 # Of choices, the most frequent first; what comes after them shares the last. Black is read on all of them.
@@ -162,10 +163,10 @@ def _rows(shape: AdvisedShape) -> ShapeRows:
 
 
 def _row(one: AdvisedChoice, shape: AdvisedShape) -> tuple[str, ...]:
-    fate = f"{one.fate}: {one.reason}" if one.reason else one.fate
+    outcome = f"{one.fate}: {one.reason}" if one.reason else one.fate
     behind = between(one.behind) if one.behind else MISSING
     rounds = MISSING if one.rounds is None else str(one.rounds)
-    return said(one, shape), micro(one.time_us), behind, fate, rounds, micro(one.plan_us)
+    return spelled(one, shape), micro(one.time_us), behind, outcome, rounds, micro(one.plan_us)
 
 
 def python_module(advice: Advice, targets: dict[str, Target]) -> str:
@@ -181,7 +182,7 @@ def python_module(advice: Advice, targets: dict[str, Target]) -> str:
     )
 
 
-def _targets(advice: Advice, targets: dict[str, Target]) -> dict[str, Any]:
+def _targets(advice: Advice, targets: dict[str, Target]) -> Context:
     found = {}
     for name, target in targets.items():
         shapes = [s for s in advice.shapes if s.target == name and s.advised is not None]
@@ -190,7 +191,7 @@ def _targets(advice: Advice, targets: dict[str, Target]) -> dict[str, Any]:
     return found
 
 
-def _entries(target: Target, shapes: Sequence[AdvisedShape]) -> dict[str, Any]:
+def _entries(target: Target, shapes: Sequence[AdvisedShape]) -> Context:
     """The parameters that make a shape, and the advice of each. What a step varies is a size; heads and dimensions are a model's,
     and choose the kernel."""
     free = {name for shape in shapes for one in shape.choices for name in one.settings}
@@ -202,7 +203,7 @@ def _entries(target: Target, shapes: Sequence[AdvisedShape]) -> dict[str, Any]:
     }
 
 
-def _entry(shape: AdvisedShape, names: Sequence[str]) -> dict[str, Any]:
+def _entry(shape: AdvisedShape, names: Sequence[str]) -> Context:
     chosen = shape.choice(shape.advised)
     if chosen is None or not shape.params.keys() >= set(names):
         raise CommandError(f"{shape.shape}: the advice lacks its choice, or a parameter of it")

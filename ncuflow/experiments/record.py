@@ -9,9 +9,19 @@ from pydantic import Field
 
 from ncuflow.answer import Answer, Tier
 from ncuflow.evidence.provenance import origin
-from ncuflow.io import BadInput, conforming, read_json
+from ncuflow.io import BadInput, JsonObject, conforming, read_json
 from ncuflow.model import SOFTWARE
-from ncuflow.race.record import CompileError, MeasuredPoint, Outcome, Relative, TrialTiming
+from ncuflow.race.record import (
+    ChoiceOutcome,
+    CompileError,
+    Found,
+    MeasuredPoint,
+    Outcome,
+    Relative,
+    ShapeOutcome,
+    TrialTiming,
+    VariantOutcome,
+)
 from ncuflow.record import (
     Chance,
     Check,
@@ -37,232 +47,234 @@ class HotPlace(Strict):
     """A source line, or without line tables an instruction, at which warps of a kernel were sampled."""
 
     file: str | None
-    """below the package's data; null without line tables (FLASHINFER_JIT_LINEINFO=1 when it is compiled)"""
+    """The file below the package's data; null without line tables (compile with FLASHINFER_JIT_LINEINFO=1)."""
     line: Count | None
-    """in that file"""
+    """The line in that file."""
     text: str | None
-    """the line, as this side has it; null where the file is not FlashInfer's"""
+    """The text of the line on this side; null where the file is not FlashInfer's."""
     sass: str | None
-    """the instruction, where no line is known"""
+    """The instruction, where no line is known."""
     share: Measure
-    """of the kernel's samples, of 1"""
+    """Its share of the kernel's samples, of 1."""
     reason: str | None
-    """what most of the warps there waited for"""
+    """What most of the warps waited for there."""
 
 
 class KernelCounters(Strict):
     """A launch of a kernel under ncu, on one side."""
 
     name: str
-    """without template arguments"""
+    """The name without template arguments."""
     grid: str | None
-    """blocks, as x,y,z"""
+    """The grid in blocks, as x,y,z."""
     block: str | None
-    """threads of a block"""
+    """The threads of a block, as x,y,z."""
     registers: Count | None
-    """of a thread"""
+    """The registers of a thread."""
     shared_bytes: Count | None
-    """of a block, static and dynamic"""
+    """The shared memory of a block, static and dynamic, in bytes."""
     duration_us: Microseconds | None
-    """µs under ncu: at the clocks and caches of a profiled launch, so not that of the timing"""
+    """The time under ncu, µs: at the clocks and caches of a profiled launch, so it differs from the timing."""
     metrics: dict[str, Measure]
-    """counters by key of the metric registry, in its units; what is not here was not counted"""
+    """The counters by key of the metric registry, in its units; a key that is absent was not counted."""
     stalls: dict[str, Measure]
-    """cycles that a warp waits per issued instruction, by reason; empty of the few counters"""
+    """The cycles that a warp waits per issued instruction, by reason; empty where few counters were taken."""
     hot: list[HotPlace]
-    """where its warps were, the most samples first; empty of the few counters"""
+    """Where its warps were, the most samples first; empty where few counters were taken."""
 
 
 class PointCounters(Strict):
     """What ncu counted at a point on both sides: one launch each."""
 
     tier: Literal["few", "all"]
-    """few: what a verdict needs first, in two passes; all: of a point whose times differ, with stall reasons and samples"""
+    """few: what a verdict needs first, in two passes; all: every counter, for a point whose times differ, with stall reasons
+    and samples."""
     base: list[KernelCounters]
-    """kernels in launch order"""
+    """The kernels of the base in launch order."""
     change: list[KernelCounters]
-    """the same of the change"""
+    """The kernels of the change in launch order."""
 
 
 class TrialTerm(Strict):
     """A part of what a cause adds: the parts of a cause add up to it."""
 
     what: str
-    """instructions, a reason to wait, active warps, SM clock, or what lies outside of active cycles"""
+    """The part: instructions, a stall reason, active warps, the SM clock, or what lies outside of active cycles."""
     base: float | None
-    """its value"""
+    """The value of the base."""
     change: float | None
-    """the change's"""
+    """The value of the change."""
     unit: str
-    """of both"""
+    """The unit of both values."""
     delta_us: float
-    """what it adds to the time, µs"""
+    """What this part adds to the time, µs."""
 
 
 class TrialFact(Strict):
     """Something that differs, without a share of the time: why parts moved."""
 
     what: str
-    """registers, a counter, a template argument, a source line and its time"""
+    """What differs: registers, a counter, a template argument, or a source line and its time."""
     base: bool | int | float | str | None
-    """its value"""
+    """The value of the base."""
     change: bool | int | float | str | None
-    """the change's"""
+    """The value of the change."""
     unit: str
-    """of both"""
+    """The unit of both values."""
 
 
 class TrialCause(Strict):
     """What explains a part of a difference of times: a kernel, or kernels that came or went."""
 
     kind: str
-    """as of `ncuflow compare`: code, launch_shape, execution, template, kernel_added, other_work, …"""
+    """The kind as in `ncuflow compare`: code, launch_shape, execution, template, kernel_added, other_work, …"""
     what: str
-    """the kernel, and what of it differs"""
+    """The kernel, and what of it differs."""
     base: str | None
-    """that, or the time in µs where nothing of the kernel is another"""
+    """The base's value of that, or its time in µs where nothing of the kernel differs."""
     change: str | None
-    """the same of the change"""
+    """The change's value of that, or its time."""
     delta_us: float | None
-    """what it adds to the time, µs, as the launches under ncu have it"""
+    """What the cause adds to the time, µs, by the launches under ncu."""
     share: float | None
-    """of the timed difference, of 1; null where those launches differ by more than the timed ones"""
+    """Its share of the timed difference, of 1; null where the launches under ncu differ by more than the timed ones."""
     parts: list[TrialTerm]
-    """what adds up to it; empty where a counter for that is missing"""
+    """The parts that add up to the cause; empty where a counter for them is missing."""
     facts: list[TrialFact]
-    """what else differs"""
+    """What else differs."""
 
 
 class PointTrial(MeasuredPoint):
     """What the change does at one point."""
 
     counters: PointCounters | None = None
-    """null where it was not profiled"""
+    """The counters of both sides; null where the point was not profiled."""
     no_counters: str | None = None
-    """why that failed at this point"""
+    """The reason why counting failed at this point."""
     causes: list[TrialCause] = Field(default_factory=list)
-    """of a difference of times, the largest first"""
+    """The causes of a difference of times, the largest first."""
     unexplained_us: float | None = None
-    """µs of the timed difference that the causes leave; null where none were looked for"""
+    """The µs of the timed difference that the causes leave unexplained; null where none were looked for."""
     remainder: str | None = None
-    """why they leave them"""
+    """The reason why the causes leave them."""
 
 
 class KernelCode(Strict):
     """What a compiled kernel takes, as the disassembler has it."""
 
     registers: Count
-    """of a thread"""
+    """The registers of a thread."""
     shared_bytes: Count
-    """static shared memory of a block, with what CUDA reserves of it"""
+    """The static shared memory of a block, in bytes, including what CUDA reserves."""
     stack_bytes: Count
-    """of a thread: for what spills, and for arrays that are indexed"""
+    """The stack of a thread in bytes: for spills, and for arrays that are indexed."""
     local_instructions: Count
-    """that load or store local memory, where spilled registers lie"""
+    """How many instructions load or store local memory, where spilled registers lie."""
     instructions: Count
-    """in the code, not how many run"""
+    """How many instructions the code has, not how many run."""
 
 
 class KernelTrial(Strict):
     """A kernel whose compiled code differs between the sides."""
 
     name: str
-    """demangled, without its parameters"""
+    """The demangled name without parameters."""
     base: KernelCode | None
-    """null where the base has no such kernel"""
+    """The code of the base; null where the base has no such kernel."""
     change: KernelCode | None
-    """null where the change has none"""
+    """The code of the change; null where the change has no such kernel."""
     opcodes: dict[str, int]
-    """instructions of which the change has another number: how many more, or fewer below zero"""
+    """The opcodes whose number differs: how many more the change has, or fewer where it is below zero."""
 
 
 class CompiledFile(Strict):
     """An object file of a module that was compiled anew."""
 
     name: str
-    """of the object file"""
+    """The name of the object file."""
     seconds: Seconds
-    """that its compiler took, others beside it"""
+    """The seconds that its compiler took, beside others."""
 
 
 class ModuleTrial(Strict):
     """A JIT module of the points."""
 
     name: str
-    """FlashInfer's name of it"""
+    """FlashInfer's name of the module."""
     compiled: bool
-    """whether the change reaches it; else it is a copy of the base's"""
+    """Whether the change reaches the module; otherwise it is a copy of the base's."""
     why: str | None = None
-    """what of the change reaches it"""
+    """What of the change reaches the module."""
     compile_s: Seconds | None = None
-    """from its first compiler's begin to its library, seconds; null where it was not compiled, or ninja noted nothing"""
+    """The seconds from the start of its first compiler to its library; null where it was not compiled, or ninja noted
+    nothing."""
     files: list[CompiledFile] = Field(default_factory=list)
-    """that were compiled, the longest first"""
+    """The files that were compiled, the longest first."""
     same_kernels: Count | None = None
-    """kernels whose compiled code is the same on both sides; null where it was not compared"""
+    """How many kernels have the same compiled code on both sides; null where that was not compared."""
     kernels: list[KernelTrial] = Field(default_factory=list)
-    """kernels whose compiled code differs"""
+    """The kernels whose compiled code differs."""
     not_compared: str | None = None
-    """of a module that was compiled anew: why its code was not compared with the base's"""
+    """The reason why the code of a recompiled module was not compared with the base's."""
 
 
 class ChangeRecord(Strict):
     """The change that was tried."""
 
     name: str
-    """of its file or folder"""
+    """The name of the file or folder of the change."""
     files: list[str]
-    """of the FlashInfer package that it adds, changes or removes"""
+    """The files of the FlashInfer package that the change adds, changes or removes."""
     elsewhere: list[str]
-    """what it has that is no file of the package, and was left out"""
+    """The files of the change that are not in the package; they were left out."""
     diff: str | None = None
-    """what it changes in those files, unified; what is longer than 40 kB is cut, and says so"""
+    """The unified diff of those files; cut beyond 40 kB, with a line that says so."""
 
 
 class Trial(Strict):
     """A change of FlashInfer beside what is installed."""
 
     schema_version: Literal[1] = 1
-    """of this record"""
+    """The version of this schema."""
     change: ChangeRecord
-    """what was tried"""
+    """The change that was tried."""
     target: str
-    """the kernel target that it was tried at"""
+    """The kernel target that it was tried at."""
     effect: Effect
-    """the relative difference of times that matters, of 1"""
+    """The relative difference of times that matters, as a fraction of 1."""
     alpha: Chance
-    """the chance that the trial calls any point slower or faster that is neither"""
+    """The chance that the trial calls any point slower or faster that is neither."""
     date: str
-    """when it began, UTC"""
+    """The date on which the trial began, UTC."""
     flashinfer: str | None
-    """version of the installed FlashInfer"""
+    """The version of the installed FlashInfer."""
     gpu: str | None = None
-    """name of the GPU; null where the trial ended before it was asked for"""
+    """The name of the GPU; null where the trial ended before the GPU was known."""
     driver: str | None = None
-    """version of its driver"""
+    """The version of its driver."""
     outcome: Outcome | Literal["not compiled"]
-    """the worst of the points, or that it does not compile"""
+    """The worst outcome of the points, or that the change does not compile."""
     reason: str | None = None
-    """why, where no point says it"""
+    """The reason, where no point states it."""
     compile_error: CompileError | None = None
-    """of a change that does not compile"""
+    """The error of a change that does not compile."""
     modules: list[ModuleTrial] = Field(default_factory=list)
-    """JIT modules of the points"""
+    """The JIT modules of the points."""
     points: list[PointTrial] = Field(default_factory=list)
-    """each point of the trial"""
+    """Each point of the trial."""
     ncu: str | None = None
-    """version of the profiler; null where nothing was counted"""
+    """The version of the profiler; null where nothing was counted."""
     no_counters: str | None = None
-    """why no point has counters"""
+    """The reason why no point has counters."""
 
 
 class Trials(Strict):
     """Several changes, tried one after the other."""
 
     schema_version: Literal[1] = 1
-    """of this record"""
+    """The version of this schema."""
     trials: list[Trial]
-    """the first in rank first; a change that is not there ended the command"""
+    """The trials, the best first; a change that is absent ended the command."""
 
 
 def read(path: Path) -> list[Trial]:
@@ -275,85 +287,84 @@ def read(path: Path) -> list[Trial]:
     return trials
 
 
-ShapeOutcome = Literal["winner", "tie", "undecided", "none"]
-Fate = Literal["best", "slower", "undecided", "same", "skipped", "wrong", "error", "lost"]
-
-
 class AdvisedChoice(Strict):
     """One choice of a shape."""
 
     point: str
-    """its id"""
+    """The id of the point."""
     settings: dict[str, Parameter]
-    """what it chooses of what is free, by the target's parameters"""
+    """The free settings that it chooses, by the target's parameters."""
     asked: dict[str, dict[str, Parameter]]
-    """FlashInfer's arguments for it, by call: wrapper, plan, run"""
+    """The arguments for FlashInfer, by call: wrapper, plan, run."""
     resolved: dict[str, Parameter] = Field(default_factory=dict)
-    """what FlashInfer made of what is left to it, by parameter, where a choice that names this makes the same call"""
+    """What FlashInfer made of the settings that are left to it, by parameter, where a choice that names this makes the same
+    call."""
     departs: Count
-    """in how many settings it is not FlashInfer's default"""
-    fate: Fate
-    """best: no other is surely faster; slower: it left; undecided: the noise is too large; same: it makes the call of another
-    choice, which stands for both; the others were not timed"""
+    """In how many settings it departs from FlashInfer's default."""
+    fate: ChoiceOutcome
+    """best: no other is surely faster; slower: it left the race; undecided: the noise is too large; same: it makes the call of
+    another choice, which stands for both. With every other value it was not timed."""
     reason: str | None = None
-    """why it was not timed, or not to the end"""
+    """The reason why it was not timed, or not to the end."""
     check: Check | None = None
-    """against the float32 reference; null where it was not compared"""
+    """The comparison with the float32 reference; null where it was not made."""
     time_us: Microseconds | None = None
-    """median over the rounds that it was in; null where it was not timed"""
+    """The median time over its rounds, µs; null where it was not timed."""
     behind: Relative | None = None
-    """its time against the leader's; of one that left, against that of then"""
+    """Its time against the leader's; for one that left, against the leader's of then."""
     rounds: Count | None = None
-    """that it was in; null where it was not timed in rounds"""
+    """How many rounds it took part in; null where it was not timed in rounds."""
     plan_us: Microseconds | None = None
-    """median host time of plan(), in turns with the default's; null where there is none, or it left"""
+    """The median host time of plan(), timed in turns with the default's; null where there is none, or it left."""
 
 
 class AdvisedShape(Strict):
     """A shape with all its choices."""
 
     target: str
-    """its kernel target"""
+    """The kernel target."""
     shape: str
-    """id of the point with FlashInfer's defaults"""
+    """The id of the point with FlashInfer's defaults."""
     params: dict[str, Parameter]
-    """parameters of that point"""
+    """The parameters of that point."""
     outcome: ShapeOutcome
     """winner: one choice is surely faster than all others; tie: several are the same to within the effect; undecided: some
-    could not be told apart; none: none could be timed"""
+    could not be told apart; none: none could be timed."""
     best: list[str]
-    """points that no other is surely faster than, the fastest first"""
+    """The points that no other is surely faster than, the fastest first."""
     advised: str | None
-    """the one of them to take: the default where it is among them, else the one that departs from it least; null of none"""
+    """The point to take: the default where it is among the best, else the one that departs from it least; null where there is
+    none."""
     regret: Relative | None
-    """what the default takes longer than the advised choice; null where the default could not be timed"""
+    """What the default takes longer than the advised choice; null where the default could not be timed."""
     in_turns: bool
-    """whether all that was compared was timed in turns"""
+    """Whether everything that was compared was timed in turns."""
     layers: Count | None = None
-    """after how many layers of a step the advised choice has paid for its plan(); null where it never does, or none is known"""
+    """After how many layers of a step the advised choice has paid for its plan(); null where it never does, or that is not
+    known."""
     cause: list[str] = Field(default_factory=list)
-    """what counters say of the difference between the default and the advised choice, the largest part first"""
+    """What counters say of the difference between the default and the advised choice, the largest part first."""
     seconds: Seconds | None = None
-    """that the shape took; null of what was recorded"""
+    """The seconds that the shape took; null for recordings."""
     choices: list[AdvisedChoice]
-    """all, the default first"""
+    """All choices, the default first."""
 
     def choice(self, point: str | None) -> AdvisedChoice | None:
         """The choice of this id."""
         return next((one for one in self.choices if one.point == point), None)
 
 
-class RuleOfThumb(Strict):
+class Heuristic(Strict):
     """A sentence that holds at every shape that tells, or one with the shapes at which it does not."""
 
     target: str
-    """its kernel target"""
+    """The kernel target."""
     rule: str
-    """the sentence"""
+    """The rule as a sentence."""
     holds: list[str]
-    """shapes at which it holds"""
+    """The shapes at which it holds."""
     fails: list[str]
-    """its counterexamples"""
+    """The counterexamples."""
 
 
 class Advice(Answer):
@@ -361,148 +372,146 @@ class Advice(Answer):
 
     ROWS: ClassVar[tuple[str, ...]] = ("shapes",)
     command: Literal["advise"] = "advise"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     tier: Tier
-    """A live counters, B live without counters, C recorded elsewhere"""
+    """A: live counters. B: live without counters. C: recorded elsewhere."""
     recording: Line | None
-    """of which recording; null of what was measured here"""
+    """The recording that it is made from; null for what was measured here."""
     gpu: Line | None
-    """name of the GPU"""
+    """The name of the GPU."""
     versions: dict[str, Line | None]
-    """of the driver, CUDA, torch, FlashInfer"""
+    """The versions of the driver, CUDA, torch and FlashInfer."""
     date: Date | None
-    """when it was measured, UTC"""
+    """The date of the measurement, UTC."""
     metric: str
-    """the column of docs/tables.md that decides"""
+    """The column of docs/tables.md that decides."""
     effect: Effect
-    """the relative difference that matters, of 1"""
+    """The relative difference that matters, as a fraction of 1."""
     alpha: Chance
-    """the chance that a run calls any choice slower than another that is not; of a recording that of one comparison"""
+    """The chance that a run calls any choice slower than another that is not; for a recording, the chance for one
+    comparison."""
     shapes: list[AdvisedShape]
-    """each shape"""
-    rules: list[RuleOfThumb] = Field(default_factory=list)
-    """rules of thumb"""
+    """Each shape."""
+    rules: list[Heuristic] = Field(default_factory=list)
+    """The heuristics that hold over these shapes."""
     refused: list[str] = Field(default_factory=list)
-    """cases of the workload that no target measures"""
+    """The cases of the workload that no target measures."""
     failed_modules: dict[str, str] = Field(default_factory=dict)
-    """JIT modules that do not compile, and why: what needs them is in error"""
+    """The JIT modules that do not compile, and why; every point that needs one is in error."""
 
 
-Found = Literal["winner", "default", "undecided", "none"]
-VariantOutcome = Literal["kept", "left", "skipped", "wrong", "error", "lost", "not compiled"]
-
-
-class SearchedKnob(Strict):
-    """A knob of the target: a constant of FlashInfer's source, or a parameter that its caller may set."""
+class SearchedTunable(Strict):
+    """A tunable of the target: a constant of FlashInfer's source, or a parameter that its caller may set."""
 
     name: str
-    """by which candidates are called"""
+    """The name, by which variants are called."""
     kind: Literal["constant", "setting"]
-    """constant: compiled anew with another value; setting: an argument or an environment variable"""
+    """constant: compiled again with another value; setting: an argument or an environment variable."""
     default: bool | int | float | str | None
-    """FlashInfer's; null where this version does not have the constant"""
+    """FlashInfer's value; null where this version does not have the constant."""
     values: list[bool | int | float | str]
-    """that were to be tried"""
+    """The values to try."""
     places: list[str]
-    """of a constant: file below the package, and line"""
+    """The places of a constant: the file below the package, and the line."""
     missing: str | None = None
-    """of a constant that this version of FlashInfer does not have: what was looked for"""
+    """What was looked for, where this version of FlashInfer does not have the constant."""
 
 
-class SearchedCandidate(Strict):
+class SearchedCombination(Strict):
     """A combination of values that departs from the defaults."""
 
     name: str
-    """the knobs that depart, with their values"""
+    """The tunables that depart from their defaults, with their values."""
     edits: dict[str, int]
-    """constants of the source, by knob"""
+    """Constants of the source that are edited, by the name of the tunable."""
     settings: dict[str, bool | int | float | str]
-    """parameters of the target"""
+    """The parameters of the target."""
     diff: str | None
-    """what it changes in FlashInfer's files, a patch that `ncuflow try` takes; null where it changes none"""
+    """The change to FlashInfer's files, as a patch that `ncuflow try` takes; null where it changes none."""
     reason: str | None = None
-    """why it was timed nowhere"""
+    """The reason why it was timed nowhere."""
     compile_error: CompileError | None = None
-    """of one that does not compile"""
+    """The error of a variant that does not compile."""
 
 
-class CandidateStanding(Strict):
-    """How a candidate fared at a shape."""
+class VariantAtShape(Strict):
+    """How a variant came out at a shape."""
 
     name: str
-    """of the candidate"""
+    """The name of the variant."""
     point: str
-    """id of its point there"""
+    """The id of its point at this shape."""
     fate: VariantOutcome
-    """kept: to the end of the halving; left: it was surely slower than another; the others were not timed, or not to the end"""
+    """kept: it stayed to the end of the halving; left: it was surely slower than another. With every other value it was not
+    timed, or not to the end."""
     reason: str | None = None
-    """why it was not timed, or not to the end"""
+    """The reason why it was not timed, or not to the end."""
     time_us: Microseconds | None = None
-    """median over its rounds, µs; null where it was not timed"""
+    """The median time over its rounds, µs; null where it was not timed."""
     against: Relative | None = None
-    """its time against the default's, in the rounds that it was in: of the search, so the best of them flatters itself"""
+    """Its time against the default's in its rounds of the search; the best variant looks better there than it is."""
     rounds: Count | None = None
-    """that it was in"""
+    """How many rounds it took part in."""
 
 
 class SearchedShape(Strict):
     """A shape, and what was found there."""
 
     shape: str
-    """id of the point with FlashInfer's defaults"""
-    params: dict[str, Any]
-    """parameters of that point"""
+    """The id of the point with FlashInfer's defaults."""
+    params: JsonObject
+    """The parameters of that point."""
     found: Found
-    """winner: a candidate is faster, confirmed on inputs that the search did not see; default: none is by what matters;
-    undecided: the noise was too large; none: nothing could be timed"""
+    """winner: a variant is faster, confirmed on inputs that the search did not see; default: no variant is faster by what
+    matters; undecided: the noise was too large; none: nothing could be timed."""
     reason: str | None = None
-    """why nothing was found"""
+    """The reason why nothing was found."""
     default_us: Microseconds | None = None
-    """the default's time, µs: of the confirmation, else of the search"""
+    """The default's time, µs: of the confirmation, else of the search."""
     candidate: str | None = None
-    """that was confirmed, the winner where it is one; null where none was left"""
+    """The variant that was confirmed, the winner where there is one; null where none was left."""
     confirmed: TrialTiming | None = None
-    """default and candidate in turns, on fresh inputs: base is the default"""
+    """The default and the variant timed in turns on fresh inputs; the base is the default."""
     price: Relative | None = None
-    """of the default: what it takes longer than the winner, of 1; null where there is none"""
+    """What the default takes longer than the winner, of 1; null where there is no winner."""
     rounds: Count | None = None
-    """of the halving"""
-    candidates: list[CandidateStanding]
-    """those that mean something here, the fastest first"""
+    """How many rounds the halving had."""
+    candidates: list[VariantAtShape]
+    """The variants that mean something at this shape, the fastest first."""
 
 
 class Search(Answer):
-    """Which values of a target's knobs are fastest."""
+    """Which values of a target's tunables are fastest."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("shapes",)
     command: Literal["search"] = "search"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     tier: Literal["B"] = "B"
-    """B: measured here, without counters"""
+    """B: measured here, without counters."""
     target: str
-    """the kernel target"""
+    """The kernel target."""
     gpu: str | None
-    """name of the GPU"""
+    """The name of the GPU."""
     versions: dict[str, str | None]
-    """of the driver, CUDA, torch, FlashInfer"""
+    """The versions of the driver, CUDA, torch and FlashInfer."""
     date: str
-    """when it was measured, UTC"""
+    """The date of the measurement, UTC."""
     effect: Effect
-    """the relative difference that matters, of 1"""
+    """The relative difference that matters, as a fraction of 1."""
     alpha: Chance
-    """the chance that the run calls any candidate a winner that is not faster"""
-    knobs: list[SearchedKnob] = Field(default_factory=list)
-    """all that were asked for"""
+    """The chance that the run calls any variant a winner that is not faster."""
+    knobs: list[SearchedTunable] = Field(default_factory=list)
+    """All tunables that were asked for."""
     beyond_budget: Count = 0
-    """candidates that were left out, by --budget or for the memory of the GPU: those that depart in the most knobs first"""
-    candidates: list[SearchedCandidate] = Field(default_factory=list)
-    """all that were tried"""
+    """How many variants were left out, by --budget or for the memory of the GPU: those that depart in the most tunables first."""
+    candidates: list[SearchedCombination] = Field(default_factory=list)
+    """All variants that were tried."""
     shapes: list[SearchedShape]
-    """each shape"""
+    """Each shape."""
 
 
-def head(gpu: str, driver: str | None) -> dict[str, Any]:
+def head(gpu: str, driver: str | None) -> JsonObject:
     """What a record says of where and when it was measured."""
-    made: dict[str, Any] = dict(origin(gpu, driver))
+    made: JsonObject = dict(origin(gpu, driver))
     versions = {label: made.get(key) for key, label in SOFTWARE.items()}
     return {"gpu": gpu, "versions": versions, "date": str(made["date"])}

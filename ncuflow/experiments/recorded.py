@@ -18,15 +18,15 @@ from ncuflow.compare import attribution, verdict
 from ncuflow.compare.verdict import Side
 from ncuflow.experiments import choices, heuristics
 from ncuflow.experiments.advise import layers
-from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape, ShapeOutcome
+from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape
 from ncuflow.findings import choices as evidence
 from ncuflow.findings import limiter, locate, profiled, stored
 from ncuflow.findings.choices import Effect
 from ncuflow.format import si
-from ncuflow.io import BadInput, conforming, read_as
+from ncuflow.io import BadInput, JsonObject, conforming, read_as
 from ncuflow.model import SOFTWARE, Kernel, Point, Results
 from ncuflow.parsers import ncu
-from ncuflow.race.record import Relative
+from ncuflow.race.record import Relative, ShapeOutcome
 from ncuflow.record import Check
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target, known, load
@@ -266,9 +266,9 @@ class ShapeEvidence:
         )
         apart = [p for p in group if self._time(p) is not None and p["point"] not in self.same]
         self.timed = [p["point"] for p in sorted(apart, key=lambda p: self._time(p) or 0.0)]
-        self.prices = {name: self._between(self.timed[0], name) for name in self.timed[1:]}
+        self.effects = {name: self._between(self.timed[0], name) for name in self.timed[1:]}
 
-    def _described(self, point: Planned) -> dict[str, Any]:
+    def _described(self, point: Planned) -> JsonObject:
         return choices.described(self.target, self.default, point, self.also)
 
     def _time(self, point: Point) -> float | None:
@@ -280,14 +280,14 @@ class ShapeEvidence:
         return evidence.between(self.all[name], self.all[other], self.metric, self.results)
 
     def advised(self) -> AdvisedShape:
-        fates = {name: self._fate(point) for name, point in self.all.items()}
-        best = [name for name in self.timed if fates[name] != "slower"]
+        outcomes = {name: self._outcome(point) for name, point in self.all.items()}
+        best = [name for name in self.timed if outcomes[name] != "slower"]
         taken = min(best, key=lambda name: (self.told[name]["departs"], best.index(name)))
         default = self.default.id if self.default.id in self.timed else None
-        price = self._between(taken, default) if default not in (None, taken) else None
-        every = [found for found in (*self.prices.values(), price) if found is not None]
+        measured = self._between(taken, default) if default not in (None, taken) else None
+        every = [found for found in (*self.effects.values(), measured) if found is not None]
         several: ShapeOutcome = (
-            "undecided" if "undecided" in {fates[name] for name in best} else "tie"
+            "undecided" if "undecided" in {outcomes[name] for name in best} else "tie"
         )
         found = AdvisedShape(
             target=self.target.name,
@@ -296,10 +296,10 @@ class ShapeEvidence:
             outcome="winner" if len(best) == 1 else several,
             best=best,
             advised=taken,
-            regret=NONE if taken == self.default.id else _relative(price),
+            regret=NONE if taken == self.default.id else _relative(measured),
             in_turns=bool(every) and all(one.in_turns for one in every),
-            cause=list(self._causes(taken, [n for n in (default, self.timed[-1]) if n], fates)),
-            choices=[self._choice(point, fates[name]) for name, point in self.all.items()],
+            cause=list(self._causes(taken, [n for n in (default, self.timed[-1]) if n], outcomes)),
+            choices=[self._choice(point, outcomes[name]) for name, point in self.all.items()],
         )
         if self.default.id not in self.all:
             reason = "the default is not among what was recorded"
@@ -308,19 +308,21 @@ class ShapeEvidence:
         found.layers = layers(found)
         return found
 
-    def _fate(self, point: Point) -> str:
+    def _outcome(self, point: Point) -> str:
         name = point["point"]
         if point["status"] != "ok":
             return point["status"]
         if name in self.same or name == self.timed[0]:
             return "same" if name in self.same else "best"
-        price = self.prices.get(name)
-        if price is None or price.verdict == "not tested":
+        measured = self.effects.get(name)
+        if measured is None or measured.verdict == "not tested":
             return "undecided"
-        surely = price.verdict == "differs" and (price.low is None or price.low > self.effect / 2)
+        surely = measured.verdict == "differs" and (
+            measured.low is None or measured.low > self.effect / 2
+        )
         return "slower" if surely else "best"
 
-    def _choice(self, point: Point, fate: Any) -> AdvisedChoice:
+    def _choice(self, point: Point, outcome: Any) -> AdvisedChoice:
         name, plan = point["point"], point["measurement"].get("plan_us")
         check: Mapping[str, Any] = dict(point.get("check") or {})
         known_check = {k: v for k, v in check.items() if k in Check.model_fields}
@@ -330,33 +332,35 @@ class ShapeEvidence:
             reason = choices.folded(first, self.told[first]["settings"], made)
         return AdvisedChoice(
             **self.told[name],
-            fate=fate,
+            fate=outcome,
             reason=reason,
             resolved=dict(next((made for first, made in self.same.values() if first == name), {})),
             check=Check(**known_check) if check else None,
             time_us=self._time(point),
-            behind=NONE if name == self.timed[0] else _relative(self.prices.get(name)),
+            behind=NONE if name == self.timed[0] else _relative(self.effects.get(name)),
             plan_us=plan if isinstance(plan, float) else None,
         )
 
-    def _causes(self, taken: str, others: Sequence[str], fates: Mapping[str, str]) -> Iterator[str]:
+    def _causes(
+        self, taken: str, others: Sequence[str], outcomes: Mapping[str, str]
+    ) -> Iterator[str]:
         """What the launches of others have, by counters and trace, that those of the advised choice have not."""
         for name in dict.fromkeys(others):
-            price = self._between(taken, name)
-            if name == taken or price is None or fates[name] != "slower":
+            measured = self._between(taken, name)
+            if name == taken or measured is None or outcomes[name] != "slower":
                 continue
             if {taken, name} <= self.counts.keys():
-                half = ((price.high or 0.0) - (price.low or 0.0)) / 2 * price.base
+                half = ((measured.high or 0.0) - (measured.low or 0.0)) / 2 * measured.base
                 sides = (self.counts[taken], self.counts[name])
-                yield from causes(*sides, (price.base, price.other), half)
+                yield from causes(*sides, (measured.base, measured.other), half)
 
 
 def _planned(target: Target, point: Point) -> Planned:
     return Planned(point["point"], target.name, dict(point["params"]))
 
 
-def _relative(price: Effect | None) -> Relative | None:
+def _relative(measured: Effect | None) -> Relative | None:
     """The change with its interval; None where the evidence keeps no spread."""
-    if price is None or price.low is None or price.high is None:
+    if measured is None or measured.low is None or measured.high is None:
         return None
-    return Relative(estimate=price.change, low=price.low, high=price.high)
+    return Relative(estimate=measured.change, low=measured.low, high=measured.high)

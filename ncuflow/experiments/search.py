@@ -18,20 +18,19 @@ from ncuflow.experiments import build
 from ncuflow.experiments.build import NotCompiledError, VariantBench
 from ncuflow.experiments.choices import Variant, declared, listed, write
 from ncuflow.experiments.record import (
-    CandidateStanding,
     Search,
-    SearchedCandidate,
+    SearchedCombination,
     SearchedShape,
-    VariantOutcome,
+    VariantAtShape,
     head,
 )
 from ncuflow.experiments.variant import Overlay, difference, lay, read
 from ncuflow.format import with_unit
 from ncuflow.gpu import nvml
-from ncuflow.io import CommandError, clean, scratch
+from ncuflow.io import CommandError, JsonObject, clean, scratch
 from ncuflow.race import measure, rounds
 from ncuflow.race.eta import SECONDS, Eta, Tell, halving_s
-from ncuflow.race.record import CheckedCase, Relative, TrialTiming
+from ncuflow.race.record import CheckedCase, Relative, TrialTiming, VariantOutcome
 from ncuflow.race.rounds import AA, RUNGS, Halving
 from ncuflow.race.sequential import ALPHA
 from ncuflow.race.sides import BaseError, SharedSide, Side, SideError, burst, of_base
@@ -75,7 +74,7 @@ class SearchRun:
 
     target: Target
     base: Side
-    again: Side
+    control: Side
     variants: Sequence[SearchedVariant]
     effect: float
     limit_s: float
@@ -91,7 +90,7 @@ class SearchRun:
         ready = [one for one in self.variants if one.outcome is None]
 
         def checked(one: SearchedVariant) -> SearchedVariant:
-            sides = measure.Sides(base, one.side, self.again, self.limit_s)
+            sides = measure.Sides(base, one.side, self.control, self.limit_s)
             points = list(one.points.values())
             trials = measure.checked(sides, self.target, points, lambda line: None)
             for shape, trial in zip(one.points, trials, strict=True):
@@ -131,7 +130,7 @@ class SearchRun:
             found.rounds, found.default_us = race.rounds, race.time_us(DEFAULT)
             self._confirm(shape, race, here, found, shapes)
         if found.candidate is None:
-            found.reason = found.reason or "no candidate could be timed"
+            found.reason = found.reason or "no variant could be timed"
         fared = [_fared(shape, one, race) for one in here.values()]
         found.candidates = sorted(
             fared, key=lambda one: (one.against is None, one.against and one.against.estimate)
@@ -148,7 +147,7 @@ class SearchRun:
     ) -> Halving:
         """Rounds in turns until the halving is over, or its time is up."""
         race = Halving([DEFAULT, *ready], DEFAULT, shapes, self.effect)
-        sides = {DEFAULT: self.base, DEFAULT + AA: self.again}
+        sides = {DEFAULT: self.base, DEFAULT + AA: self.control}
         for side in sides.values():
             with of_base():
                 side.ask("open", self.limit_s, point=shape.as_dict())
@@ -170,7 +169,7 @@ class SearchRun:
         def after(left: set[str], over: bool) -> None:
             if race.rounds in RUNGS or over:
                 self.tell(
-                    f"{shape.id}: {race.rounds} rounds, {len(race.candidates)} candidates are left"
+                    f"{shape.id}: {race.rounds} rounds, {len(race.ranking)} variants are left"
                 )
             for name in [*left, *(race.running if over else ())]:
                 with suppress(SideError):
@@ -195,7 +194,7 @@ class SearchRun:
     ) -> None:
         """Hold the best variant against the default in turns, on inputs that neither the checks nor the halving had; the next
         best where it fails there."""
-        if not race.candidates or race.rounds < 2:
+        if not race.ranking or race.rounds < 2:
             return
         for name in race.best({name: one.variant.departs for name, one in here.items()}):
             one = here[name]
@@ -208,7 +207,7 @@ class SearchRun:
             if timing is not None:
                 found.candidate, found.confirmed, found.default_us = name, timing, timing.base_us
                 found.found = outcome
-                found.price = price(timing) if found.found == "winner" else None
+                found.price = regret(timing) if found.found == "winner" else None
                 return
 
     def _confirmed(
@@ -221,7 +220,7 @@ class SearchRun:
         if case.status != "ok":
             one.outcome, one.reason = case.status, f"on fresh inputs: {case.reason}"
             return None, None
-        sides = measure.Sides(self.base, one.side, self.again, self.limit_s)
+        sides = measure.Sides(self.base, one.side, self.control, self.limit_s)
         outcome, timing = measure.in_turns(
             sides, shape, own, self.effect, shapes, self.tell, seed=FRESH
         )
@@ -229,7 +228,7 @@ class SearchRun:
         return verdicts.get(outcome, "default"), timing
 
 
-def price(timing: TrialTiming) -> Relative:
+def regret(timing: TrialTiming) -> Relative:
     """What the default takes longer than the winner, from the winner's time against the default's."""
     change = timing.change
     return Relative(
@@ -239,9 +238,9 @@ def price(timing: TrialTiming) -> Relative:
     )
 
 
-def _fared(shape: Planned, one: SearchedVariant, race: Halving | None) -> CandidateStanding:
+def _fared(shape: Planned, one: SearchedVariant, race: Halving | None) -> VariantAtShape:
     """How a variant fared at a shape."""
-    found = CandidateStanding(
+    found = VariantAtShape(
         name=one.name, point=one.points[shape.id].id, fate=one.outcome or "kept", reason=one.reason
     )
     if shape.id in one.skipped and one.outcome is None:
@@ -282,8 +281,8 @@ def measured(plan: SearchPlan, installed: Path, tell: Tell) -> Search:
     everything = listed(target, shapes, there, plan.only)
     tried = everything[: plan.variants][: _that_fit(target, shapes)]
     if not tried:
-        raise CommandError(f"{target.name}: no knob means anything at these shapes", FATAL)
-    tell(f"{with_unit(len(tried), 'candidates')} at {with_unit(len(shapes), 'shapes')}")
+        raise CommandError(f"{target.name}: no tunable means anything at these shapes", FATAL)
+    tell(f"{with_unit(len(tried), 'variants')} at {with_unit(len(shapes), 'shapes')}")
     at = {variant: variant.points(target, shapes, there) for variant in tried}
     with ExitStack() as stack:
         overlays = {}
@@ -300,7 +299,7 @@ def measured(plan: SearchPlan, installed: Path, tell: Tell) -> Search:
             if not ready:
                 first = str(next(iter(records.values())).reason)
                 reason = first.removeprefix("does not compile: ")
-                raise CommandError(f"no candidate compiles: {reason}", FATAL)
+                raise CommandError(f"no variant compiles: {reason}", FATAL)
             laid = [overlays.get(v.edits) or Overlay(installed, None, frozenset()) for v in ready]
             about, found, ran = _run(plan, at, ready, laid, tell)
         except (BaseError, SideError) as error:
@@ -331,9 +330,11 @@ def _that_fit(target: Target, shapes: Sequence[Planned]) -> int | None:
     return max(1, int(MEMORY_SHARE * mebibytes * 2**20 / each) - 2)
 
 
-def _record(one: Variant, overlays: Mapping[Edits, Overlay], installed: Path) -> SearchedCandidate:
+def _record(
+    one: Variant, overlays: Mapping[Edits, Overlay], installed: Path
+) -> SearchedCombination:
     """What is known of a variant before it ran."""
-    return SearchedCandidate(
+    return SearchedCombination(
         name=one.name,
         edits=dict(one.edits),
         settings=dict(one.settings),
@@ -372,7 +373,7 @@ def _broken(
 
 def _run(
     plan: SearchPlan, at: Points, ready: Sequence[Variant], laid: Sequence[Overlay], tell: Tell
-) -> tuple[dict[str, Any], list[SearchedShape], Sequence[SearchedVariant]]:
+) -> tuple[JsonObject, list[SearchedShape], Sequence[SearchedVariant]]:
     """Check, halve and confirm, on a GPU that nobody else uses meanwhile: (where, the shapes, how the variants fared)."""
     target, shapes = plan.target, plan.shapes
     with build.bench(target.name, laid, plan.patience_s, tell) as sides, ExitStack() as stack:
@@ -385,7 +386,7 @@ def _run(
         halvings = [halving_s(sum(shape.id in one.points for one in ran)) for shape in shapes]
         checks = sum(map(len, inputs)) / TOGETHER * SECONDS["check"]
         eta = Eta(tell, [checks, *halvings])
-        run = SearchRun(target, sides.base, sides.again, ran, plan.effect, plan.patience_s, eta)
+        run = SearchRun(target, sides.base, sides.control, ran, plan.effect, plan.patience_s, eta)
         run.check()
         seconds = None if plan.seconds is None else plan.seconds / len(shapes)
         found = []

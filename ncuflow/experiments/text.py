@@ -10,18 +10,18 @@ from ncuflow.experiments.record import (
     Advice,
     AdvisedChoice,
     AdvisedShape,
+    Heuristic,
     KernelTrial,
     ModuleTrial,
     PointTrial,
-    RuleOfThumb,
     Search,
-    SearchedKnob,
     SearchedShape,
+    SearchedTunable,
     Trial,
 )
 from ncuflow.format import MISSING, aligned, micro, with_unit
 from ncuflow.race import measure
-from ncuflow.race.measure import spelled
+from ncuflow.race.measure import with_interval
 from ncuflow.race.record import WORST, CheckedCase, Relative, TrialTiming
 
 KERNELS, OPCODES = 6, 5  # that the screen has: kernels whose code differs, and opcodes of each
@@ -151,8 +151,8 @@ def row(point: PointTrial) -> list[str]:
         point.point,
         micro(timing.base_us),
         micro(timing.change_us),
-        measure.spelled(timing.change),
-        measure.spelled(timing.noise),
+        measure.with_interval(timing.change),
+        measure.with_interval(timing.noise),
         str(timing.rounds),
         point.outcome + late,
     ]
@@ -256,7 +256,7 @@ def taken(shape: AdvisedShape) -> str:
     chosen = shape.choice(shape.advised)
     if chosen is None:
         return "nothing could be timed"
-    return f"{said(chosen, shape)}, {micro(chosen.time_us)}"
+    return f"{spelled(chosen, shape)}, {micro(chosen.time_us)}"
 
 
 def slowest(shape: AdvisedShape) -> str:
@@ -266,7 +266,7 @@ def slowest(shape: AdvisedShape) -> str:
         return MISSING
     last = max(timed, key=lambda one: one.behind.estimate if one.behind else 0.0)
     assert last.behind is not None
-    return f"{said(last, shape)}: {between(last.behind)}"
+    return f"{spelled(last, shape)}: {between(last.behind)}"
 
 
 def departing(choice: AdvisedChoice, shape: AdvisedShape) -> str:
@@ -275,7 +275,7 @@ def departing(choice: AdvisedChoice, shape: AdvisedShape) -> str:
     return " ".join(words) or "default"
 
 
-def said(choice: AdvisedChoice, shape: AdvisedShape) -> str:
+def spelled(choice: AdvisedChoice, shape: AdvisedShape) -> str:
     """The same with what FlashInfer makes of it, where that could be asked for as well: "default (backend auto = fa3)"."""
     made = [f"{name} {choice.settings[name]} = {v}" for name, v in choice.resolved.items()]
     return departing(choice, shape) + (f" ({', '.join(made)})" if made else "")
@@ -297,7 +297,7 @@ def between(found: Relative) -> str:
     """+1.2 % (+0.8 to +1.6); from twice the time on 3.9 times (3.8 to 4.0)."""
     if found.estimate >= 1:
         return f"{1 + found.estimate:.2f} times ({1 + found.low:.2f} to {1 + found.high:.2f})"
-    return spelled(found)
+    return with_interval(found)
 
 
 def sure(advice: Advice) -> str:
@@ -306,8 +306,8 @@ def sure(advice: Advice) -> str:
     return _sure(advice.alpha, f"{of}, by {advice.metric}", advice.effect)
 
 
-def ruled(rule: RuleOfThumb) -> str:
-    """A rule of thumb with where it holds, or where it does not."""
+def ruled(rule: Heuristic) -> str:
+    """A heuristic with where it holds, or where it does not."""
     if not rule.fails:
         return f"at all {with_unit(len(rule.holds), 'shapes')} that tell: {rule.rule}"
     held = f"{len(rule.holds)} of {with_unit(len(rule.holds) + len(rule.fails), 'shapes')}"
@@ -317,14 +317,14 @@ def ruled(rule: RuleOfThumb) -> str:
 def _failed(shapes: Sequence[AdvisedShape]) -> Iterator[str]:
     """Why choices were not timed: what went wrong with its first place, then what cannot be, the most frequent first."""
     choices = [one for shape in shapes for one in shape.choices]
-    for fate in ("wrong", "error", "lost"):
+    for outcome in ("wrong", "error", "lost"):
         places: dict[str, list[str]] = {}
         for one in choices:
-            if one.fate == fate:
+            if one.fate == outcome:
                 places.setdefault(str(one.reason), []).append(one.point)
         for reason, points in places.items():
             more = f" and {with_unit(len(points) - 1, 'more choices')}" if points[1:] else ""
-            yield f"{points[0]}{more}: {fate}: {reason}"
+            yield f"{points[0]}{more}: {outcome}: {reason}"
     skipped = Counter(str(one.reason) for one in choices if one.fate == "skipped")
     for reason, count in skipped.most_common(REASONS):
         yield f"not here, {with_unit(count, 'choices')}: {reason}"
@@ -341,7 +341,7 @@ def search_text(search: Search) -> str:
     left = search.beyond_budget
     beyond = f", {with_unit(left, 'more')} beyond the budget" if left else ""
     lines = [f"{search.target}: {_where(search)}", *map(_tunable, search.knobs)]
-    lines += [f"{with_unit(len(search.candidates), 'candidates')} tried{beyond}", ""]
+    lines += [f"{with_unit(len(search.candidates), 'variants')} tried{beyond}", ""]
     head = [
         "shape",
         "default",
@@ -380,7 +380,7 @@ def _sure(alpha: float, of: str, effect: float) -> str:
     return f"{100 * (1 - alpha):g} % sure of {of}; what matters is {100 * effect:g} %"
 
 
-def _tunable(one: SearchedKnob) -> str:
+def _tunable(one: SearchedTunable) -> str:
     if one.missing:
         return f"  {one.name}: not there in this FlashInfer: {one.missing}"
     where = f" ({', '.join(one.places)})" if one.places else ""
@@ -398,7 +398,7 @@ def _fared(shape: SearchedShape) -> Iterator[str]:
         head = (shape.shape, "time", "against the default", "rounds", "")
         yield from ["", aligned(head, rows[:MOST]).rstrip()]
     if len(rows) > MOST:
-        yield f"and {with_unit(len(rows) - MOST, 'more candidates')} (--out has them)"
+        yield f"and {with_unit(len(rows) - MOST, 'more variants')} (--out has them)"
     for one in shape.candidates:
         if one.against is None and one.reason:
             yield f"{one.name}: {one.fate}: {one.reason}"

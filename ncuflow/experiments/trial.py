@@ -30,7 +30,7 @@ from ncuflow.experiments.variant import (
     read,
 )
 from ncuflow.experiments.why import CountedSide, explain, lacking
-from ncuflow.gpu import nvml, turns
+from ncuflow.gpu import lock, nvml
 from ncuflow.io import CommandError, clean, scratch
 from ncuflow.origin import flashinfer_version, now
 from ncuflow.race import measure
@@ -163,10 +163,10 @@ def _measured(
     except SideError as error:
         trial.outcome, trial.reason = failure(error), without_folders(str(error), overlay)
         return
-    base, change, again = (
-        MeteredSide(side, eta) for side in (sides.base, sides.change, sides.again)
+    base, change, control = (
+        MeteredSide(side, eta) for side in (sides.base, sides.change, sides.control)
     )
-    three = measure.Sides(base, change, again, sides.limit_s)
+    three = measure.Sides(base, change, control, sides.limit_s)
     points = measure.checked(three, plan.target, plan.points, eta)
     measure.timed(three, plan.points, points, trial.effect, eta)
     trial.points = [PointTrial(**dict(point)) for point in points]
@@ -175,7 +175,7 @@ def _measured(
 
 
 def _counted(
-    trial: Trial, plan: TrialPlan, overlay: Overlay, held: turns.Held, eta: TrialEta
+    trial: Trial, plan: TrialPlan, overlay: Overlay, held: lock.Held, eta: TrialEta
 ) -> None:
     """Note what ncu counts of both sides at the points that were timed."""
     if not plan.counters:

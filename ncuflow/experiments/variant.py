@@ -333,7 +333,7 @@ def versions() -> list[str]:
     lines = _pip(["index", "versions", DISTRIBUTION], LISTED_S)[1]
     listed = next((m for line in lines if (m := re.match(r"Available versions: (.*)", line))), None)
     if listed is None:
-        raise CommandError(clean(f"pip names no version of {DISTRIBUTION}: {_said(lines)}"))
+        raise CommandError(clean(f"pip names no version of {DISTRIBUTION}: {_complaint(lines)}"))
     return [version.strip() for version in listed[1].split(",")]
 
 
@@ -344,7 +344,9 @@ def downloaded(version: str, folder: Path) -> Path:
     good, lines = _pip([*words, f"{DISTRIBUTION}=={version}"], DOWNLOAD_S, folder)
     wheels = sorted(folder.glob("*.whl"))
     if not (good and wheels):
-        raise CommandError(clean(f"flashinfer=={version}: {_said([*lines, 'pip has no wheel'])}"))
+        raise CommandError(
+            clean(f"flashinfer=={version}: {_complaint([*lines, 'pip has no wheel'])}")
+        )
     return wheels[0]
 
 
@@ -359,7 +361,7 @@ def _pip(words: Sequence[str], limit_s: float, cwd: Path | None = None) -> tuple
     return not ended.returncode, lines
 
 
-def _said(lines: Sequence[str]) -> str:
+def _complaint(lines: Sequence[str]) -> str:
     """The first error among lines, else the last one."""
     return next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "")
 

@@ -27,7 +27,7 @@ from ncuflow.experiments.bisection import BisectStep, Neighbours, Over
 from ncuflow.experiments.build import BUILD_S, START_S, own, roots_of, unbuilt
 from ncuflow.experiments.variant import PACKAGE, Overlay
 from ncuflow.findings import locate, stored
-from ncuflow.gpu.turns import Held
+from ncuflow.gpu.lock import Held
 from ncuflow.io import BadInput, CommandError, UsageError, clean, present
 from ncuflow.race import measure
 from ncuflow.race.record import MeasuredPoint, Relative
@@ -43,7 +43,7 @@ JUDGED = {column: name for name, column in METRICS.items() if name not in HOST}
 
 
 class CannotError(RuntimeError):
-    """A version that cannot be had, or cannot run the point: it is passed over."""
+    """A version that cannot be had, or cannot run the point: it is skipped."""
 
 
 @dataclass(frozen=True)

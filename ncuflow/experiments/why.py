@@ -37,7 +37,7 @@ from ncuflow.experiments.variant import DATA
 from ncuflow.findings import profiled, waits
 from ncuflow.findings.kernelname import canonical
 from ncuflow.format import micro, with_unit
-from ncuflow.gpu.turns import Held
+from ncuflow.gpu.lock import Held
 from ncuflow.io import CommandError, clean, scratch
 from ncuflow.model import Kernel
 from ncuflow.parsers import ncu as reports
@@ -83,8 +83,8 @@ def kernels(library: Path) -> dict[str, Compiled]:
 
 @lru_cache(maxsize=16)  # the base's are held against those of each change
 def _listed(library: Path, written: int) -> dict[str, Compiled]:
-    listing = toolkit.said("cuobjdump", "-sass", str(library))
-    usage = sass.resources(toolkit.said("cuobjdump", "-res-usage", str(library)))
+    listing = toolkit.output("cuobjdump", "-sass", str(library))
+    usage = sass.resources(toolkit.output("cuobjdump", "-res-usage", str(library)))
     digests = sass.digests(listing)
     return {
         name: Compiled(_code(usage[name], found["mix"]), Counter(found["mix"]), digests[name])
@@ -147,7 +147,12 @@ class SideBatch(Batch):
     command: Sequence[str] = field(default_factory=list)
 
     def program(self) -> list[str]:
-        return [*self.command, "--trace", self.place("points.json"), self.place("progress.jsonl")]
+        return [
+            *self.command,
+            "--trace",
+            self.path("points.json"),
+            self.path("progress.jsonl"),
+        ]
 
 
 def lacking() -> str | None:
@@ -377,11 +382,11 @@ def _record(kernel: Kernel, package: Path | None, tier: Tier) -> KernelCounters:
         duration_us=_rounded(kernel["duration_ns"] and kernel["duration_ns"] / 1e3),
         metrics={key: value for key, value in metrics.items() if value is not None},
         stalls={reason: value for reason, value in stalls.items() if value and tier is ALL},
-        hot=[_place(line, package) for line in lines if tier is ALL],
+        hot=[_quoted_line(line, package) for line in lines if tier is ALL],
     )
 
 
-def _place(line: waits.HotLine, package: Path | None) -> HotPlace:
+def _quoted_line(line: waits.HotLine, package: Path | None) -> HotPlace:
     """A hot line, quoted from the FlashInfer of its own side."""
     root = None if package is None else package / DATA
     return HotPlace(

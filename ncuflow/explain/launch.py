@@ -26,8 +26,8 @@ from ncuflow.explain.record import (
 )
 from ncuflow.findings import limiter, locate, profiled, waits
 from ncuflow.findings.columns import BY_NAME
+from ncuflow.findings.derivation import LINES
 from ncuflow.findings.join import total
-from ncuflow.findings.lineage import LINES
 from ncuflow.format import micro, pct, percent
 from ncuflow.io import BadInput
 from ncuflow.model import VERSIONS, Kernel, Measurement, Provenance, Rule, Stall

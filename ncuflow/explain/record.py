@@ -20,198 +20,199 @@ class Number(AnswerPart):
     """One number, and where it comes from."""
 
     value: float
-    """in ``unit``"""
+    """The value in ``unit``."""
     unit: str
-    """as the metric registry and the columns have it: %, µs, ns"""
+    """The unit as the metric registry and the columns have it: %, µs, ns."""
     metric: str
-    """the counter of ncu, or the column of docs/measurements.md, that it is"""
+    """The ncu counter, or the column of docs/measurements.md, that was read."""
     tier: Tier
-    """A live counters, B live without counters, C recorded elsewhere (as every file is), S compiled and not run"""
+    """A: live counters. B: live without counters. C: recorded elsewhere, as every file is. S: compiled and not run."""
     trace: str | None
-    """the words, as a shell reads them, that `ncuflow trace` takes to show it in its report; null of what is in none"""
+    """The words, quoted for a shell, that `ncuflow trace` takes to show the number in its report; null for what is in no
+    report."""
 
 
 class Lineage(AnswerPart):
     """Where the numbers of an explanation come from. What nobody wrote down is null."""
 
     file: str
-    """the report, or the folder of outputs or of the recording"""
+    """The report, or the folder of outputs or of the recording."""
     kind: Literal["ncu", "ncu csv", "nsys", "outputs", "recording"]
-    """what that is"""
+    """The kind of that file or folder."""
     tier: Tier
-    """of all its numbers"""
+    """The tier of all its numbers."""
     gpu: str | None
-    """device name"""
+    """The device name."""
     compute_capability: str | None
-    """as 9.0"""
+    """The compute capability, such as 9.0."""
     versions: dict[str, str]
-    """of what it was measured with, by name: ncu, driver, FlashInfer"""
+    """The versions that it was measured with, by name: ncu, driver, FlashInfer."""
     date: str | None
-    """when; a report does not say it"""
+    """The date of the measurement; a report does not state it."""
 
 
 class Subject(AnswerPart):
     """What is explained: one launch."""
 
     name: str | None = None
-    """function name of the kernel; null of a point without counters"""
+    """The function name of the kernel; null for a point without counters."""
     demangled: str | None = None
-    """with its template arguments"""
+    """The name with template arguments."""
     index: int | None = None
-    """of the launch in its report"""
+    """The index of the launch in its report."""
     report: str | None = None
-    """the report that it is in"""
+    """The report that the launch is in."""
     launches: int
-    """how many launches of that name the report holds, or the point has; this one is the longest"""
+    """How many launches of that name the report, or the point, has; this is the longest."""
     untimed: int
-    """how many of them have no time: one of these may be longer"""
+    """How many of these launches have no time; one of them may be longer."""
     nvtx: str | None = None
-    """NVTX ranges open at the launch, outermost first"""
+    """The NVTX ranges open at the launch, outermost first."""
     point: str | None = None
-    """id of the FlashInfer point that it belongs to"""
+    """The id of the FlashInfer point that the launch is of."""
     grid: list[int] | None = None
-    """blocks in x, y, z"""
+    """The blocks in x, y, z."""
     block: list[int] | None = None
-    """threads in x, y, z"""
+    """The threads in x, y, z."""
     registers: int | None = None
-    """per thread"""
+    """The registers per thread."""
     smem_bytes: int | None = None
-    """shared memory of a block, static and dynamic"""
+    """The shared memory of a block in bytes, static and dynamic."""
 
 
 class Busy(AnswerPart):
     """A hardware unit, or a kind of wait, and its share of the time."""
 
     name: str
-    """as docs/metrics.md has it"""
+    """The name in docs/metrics.md."""
     label: str
-    """on pages"""
+    """The name on pages."""
     share: Number
-    """of a unit: of its sustained peak; of a wait: of the time"""
+    """For a unit the share of its sustained peak; for a wait the share of the time."""
 
 
 class LimitedBy(AnswerPart):
     """The judgement of `findings/limiter.py`, which every page asks."""
 
     words: str
-    """in a sentence, with its figures"""
+    """The verdict as a sentence, with its figures."""
     kind: str
-    """without figures"""
+    """The verdict without figures."""
     nature: str
-    """memory-bound, compute-bound, either in part, or latency-bound"""
+    """One of: memory-bound, compute-bound, either in part, latency-bound."""
     verdict: Literal["bound", "partly", "latency"]
-    """a unit at 80 % of its peak or more; one at 60 % or more, and waits; or waits"""
+    """The class of the verdict: a unit at 80 % of its peak or more, a unit at 60 % or more with waits, or waits."""
     units: list[Busy]
-    """the busiest unit, and the second"""
+    """The busiest unit, and the second."""
     waits: list[Busy]
-    """what the busiest unit leaves of the time, by why, the longest first"""
+    """What the busiest unit leaves of the time, by reason, the longest first."""
 
 
 class Stalled(AnswerPart):
     """A stall reason of the kernel's warps."""
 
     reason: str
-    """ncu's name"""
+    """The name that ncu gives the reason."""
     meaning: str | None
-    """what a warp waits for, as NVIDIA says it"""
+    """What a warp waits for, in NVIDIA's words."""
     share: Number
-    """of all stalls"""
+    """The share of all stalls."""
     at_mbarrier: Number | None = None
-    """of long_scoreboard, the part of its samples that are waits at an mbarrier, for other warps or the copy engine; null
-    where no samples by line tell them apart"""
+    """For long_scoreboard, the part of its samples that wait at an mbarrier, for other warps or the copy engine; null where no
+    samples by line tell them apart."""
 
 
 class WaitingLine(AnswerPart):
     """A source line, or without line tables an instruction, at which warps stood when they were sampled."""
 
     file: str | None
-    """as the compiler knew it, its last components"""
+    """The last components of the file's path as the compiler knew it."""
     line: int | None
-    """in that file"""
+    """The line in that file."""
     function: str | None
-    """the enclosing function, where FlashInfer's sources are indexed"""
+    """The enclosing function, where FlashInfer's sources are indexed."""
     sass: str | None
-    """the instruction, where there are no line tables"""
+    """The instruction, where there are no line tables."""
     pc: int | None = None
-    """its address from the kernel's first instruction, in bytes"""
+    """The address from the kernel's first instruction, in bytes."""
     text: str | None
-    """the line, where its source is installed"""
+    """The text of the line, where its source is installed."""
     reason: str | None
-    """the largest stall there"""
+    """The largest stall reason at this line."""
     share: Number
-    """of all samples"""
+    """The share of all samples."""
     uncertainty: float | None
-    """half-width of the share, percentage points"""
+    """The half-width of the share's interval, in percentage points."""
 
 
 class Headroom(AnswerPart):
     """What the time could be shorter by at most."""
 
     most: Number
-    """of the time"""
+    """The most of the time that can be gained."""
     words: str
-    """what the bound is, and for what it holds"""
+    """What the bound is, and what it holds for."""
 
 
 class Suggestion(AnswerPart):
     """What the evidence suggests to try."""
 
     what: str
-    """in words"""
+    """What to do, in words."""
     why: str | None = None
-    """what the evidence shows"""
+    """What the evidence shows."""
     by: str
-    """whose it is: NVIDIA's rule by its name, or the target"""
+    """Who suggests it: NVIDIA's rule by its name, or the target."""
     estimate: Number | None = None
-    """what NVIDIA's rule expects of it, of the time of the kernel or of a part of it (``scope``)"""
+    """What NVIDIA's rule expects of it: a share of the time of the kernel or of a part of it (``scope``)."""
     scope: Literal["kernel", "part", "point", "step", "other work"] | None
-    """what the estimate and ``most`` are of: the kernel's time, a part of the kernel, the point's time, a launch among many
-    with its host, or the time of a call that does other work; null where neither is known"""
+    """What the estimate and ``most`` are a share of: the kernel's time, a part of the kernel, the point's time, a launch among
+    many with its host, or the time of a call that does other work; null where neither is known."""
     most: Number | None = None
-    """what it can bring at most; of this work it is never above the headroom; null where nothing bounds it"""
+    """The most that it can bring; for the same work it is never above the headroom; null where nothing bounds it."""
     tried: str | None = None
-    """how trials of it changed the time"""
+    """How trials of it changed the time."""
 
 
 class Missing(AnswerPart):
     """What the report does not hold."""
 
     what: str
-    """in words"""
+    """What was not measured, in words."""
     brought_by: str
-    """the section or option of the profiler that brings it"""
+    """The section or option of the profiler that measures it."""
 
 
 class Explanation(AnswerPart):
     """What limits a kernel, what its warps wait for and where, what it could gain at most, and what to try."""
 
     schema_version: Literal[1] = 1
-    """of this record; a field that is added does not change it"""
+    """The version of this schema; an added field does not change it."""
     ROWS: ClassVar[tuple[str, ...]] = ("stalls", "lines", "suggestions")
     command: Literal["explain"] = "explain"
-    """the command that answers with it"""
+    """The command that wrote this JSON."""
     subject: Subject
-    """what is explained"""
+    """The launch or point that is explained."""
     lineage: Lineage
-    """where its numbers come from"""
+    """Where the numbers come from."""
     time: Number | None
-    """of the launch; of a point, cold"""
+    """The time of the launch; for a point the cold time."""
     limit: LimitedBy | None
-    """null where its breakdown was not counted"""
+    """What limits it; null where its breakdown was not counted."""
     stalls: list[Stalled]
-    """the largest stall reasons; empty where not all reasons were counted"""
+    """The largest stall reasons; empty where not all reasons were counted."""
     lines: list[WaitingLine]
-    """the hottest lines; empty without samples"""
+    """The hottest lines; empty without samples."""
     headroom: Headroom | None
-    """null where no bound is known"""
+    """The most that can be gained; null where no bound is known."""
     suggestions: list[Suggestion]
-    """what to try, the most promising first"""
+    """What to try, the most promising first."""
     missing: list[Missing]
-    """what was not measured, and what would bring it"""
+    """What was not measured, and which option measures it."""
     notes: list[str]
-    """what limits the worth of the above"""
+    """What limits the worth of the explanation."""
     left_out: int = 0
-    """how many stalls, lines and suggestions `--limit` left out"""
+    """How many stalls, lines and suggestions `--limit` left out."""
 
 
 # --- the text report -------------------------------------------------------------------------
@@ -281,7 +282,7 @@ def _launch(of: Subject) -> str:
 
 
 def _limit(found: Explanation) -> list[str]:
-    time = "" if found.time is None else f"; {_shown(found.time)}{_under(found)}"
+    time = "" if found.time is None else f"; {_formatted(found.time)}{_under(found)}"
     unknown = "not known" + (": see what is missing" if found.missing else "")
     return [(found.limit.words if found.limit else unknown) + time]
 
@@ -292,14 +293,14 @@ def _under(found: Explanation) -> str:
     )
 
 
-def _shown(number: Number) -> str:
+def _formatted(number: Number) -> str:
     return pct(number.value) if number.unit == "%" else quantity(number.value, number.unit)
 
 
 def _stall(stall: Stalled) -> str:
-    text = f"{stall.reason} {_shown(stall.share)} of stalls: {stall.meaning or 'not known'}"
+    text = f"{stall.reason} {_formatted(stall.share)} of stalls: {stall.meaning or 'not known'}"
     part = stall.at_mbarrier
-    return text if not part else f"{text}; {_shown(part)} of it at an mbarrier, for other warps"
+    return text if not part else f"{text}; {_formatted(part)} of it at an mbarrier, for other warps"
 
 
 def _line(line: WaitingLine) -> str:
@@ -319,7 +320,7 @@ def _instruction(line: WaitingLine) -> str:
 
 def _gain(found: Explanation) -> list[str]:
     bound = found.headroom
-    return [f"at most {_shown(bound.most)}: {bound.words}"] if bound else []
+    return [f"at most {_formatted(bound.most)}: {bound.words}"] if bound else []
 
 
 def _suggestion(one: Suggestion) -> str:
@@ -336,10 +337,10 @@ def _promise(one: Suggestion) -> str:
     )
     if one.estimate is None:
         bound = one.why is not None and one.most
-        return f"{one.by}, at most {_shown(bound)}{of}" if bound else f"{one.by} (no estimate)"
-    text = f"{one.by}, estimate {_shown(one.estimate)}{of}"
-    left = "" if one.most is None else _shown(one.most)
-    above = one.scope == "kernel" and one.most is not None and left != _shown(one.estimate)
+        return f"{one.by}, at most {_formatted(bound)}{of}" if bound else f"{one.by} (no estimate)"
+    text = f"{one.by}, estimate {_formatted(one.estimate)}{of}"
+    left = "" if one.most is None else _formatted(one.most)
+    above = one.scope == "kernel" and one.most is not None and left != _formatted(one.estimate)
     return f"{text} (more than the {left} left)" if above else text
 
 

@@ -113,7 +113,7 @@ def _subject(entry: Point, main: Kernel | None) -> Subject:
 
 def _lineage(found: Place, row: Measurement) -> Lineage:
     versions = {label: row[f"{key}_version"] for key, label in VERSIONS.items()}
-    told = location.told(found.named)
+    told = location.as_given(found.named)
     return Lineage(
         file=found.named.name if told.is_absolute() else str(told),
         kind="recording" if found.recording else "outputs",
@@ -165,7 +165,7 @@ def _suggestions(
         most = one.mosts[name] if scope != "point" else min(one.mosts[name], room)
         yield Suggestion(
             what=f"{declared.what}: {declared.change}",
-            why=opportunities.said(declared, facts),
+            why=opportunities.worded(declared, facts),
             by=f"target {results['target']}",
             scope=scope,
             most=None if most >= 1 else Number(
@@ -248,7 +248,7 @@ def of_report(report: Report, kernel: str | int | None, kind: str = "ncu") -> Ex
             suggestions = suggested_at(where, name)
     except BadInput:  # of what lies around it: the report itself was read
         return found
-    held = [_held(one, found.headroom) for one in suggestions]
+    held = [_within_room(one, found.headroom) for one in suggestions]
     return found.model_copy(update={"suggestions": held}) if held else found
 
 
@@ -260,7 +260,7 @@ def _around(report: Path) -> Path | None:
     return above[0] if report.is_absolute() else Path(os.path.relpath(above[0]))
 
 
-def _held(one: Suggestion, room: Headroom | None) -> Suggestion:
+def _within_room(one: Suggestion, room: Headroom | None) -> Suggestion:
     """A suggestion for the same work, with no more than what is left of the launch."""
     above = one.scope == "point" and one.most and room and one.most.value > room.most.value
     return one.model_copy(update={"most": room.most}) if above and room else one

@@ -58,34 +58,35 @@ class SlowDown(answer.AnswerPart):
     """A significant slow-down beyond the threshold."""
 
     trace: str
-    """the words before a column that `ncuflow trace` takes; the time is of time_cold_us"""
+    """The words before a column that `ncuflow trace` takes; the time is that of time_cold_us."""
     base: float
-    """time on the first side, µs"""
+    """The time on the first side, µs."""
     head: float
-    """on the second, µs"""
+    """The time on the second side, µs."""
     relative: float
-    """head over base, less 1"""
+    """The second time over the first, less 1."""
     low: float | None
-    """lower bound of it; null where a side has one value"""
+    """The lower bound of the change; null where a side has one value."""
     high: float | None
-    """upper bound of it"""
+    """The upper bound of the change."""
     cause: str | None
-    """the first thing that explains it"""
+    """The first cause that explains it."""
 
 
 class CheckedPoint(answer.AnswerPart):
     """One point held against what is asked of it."""
 
     point: str
-    """its id, or the patterns that no point answers to"""
+    """The id of the point, or the patterns that match no point."""
     hold: str
-    """what was asked of it, over the columns of docs/measurements.md and of_roof, or no slow-down"""
+    """The requirement, over the columns of docs/measurements.md and of_roof, or no slow-down."""
     shown: str
-    """the values of the names in it, each in the unit of its column, which `ncuflow trace POINT COLUMN` shows"""
+    """The values of the names in it, each in the unit of its column; `ncuflow trace POINT COLUMN` shows where one comes
+    from."""
     why: str | None
-    """why it does not pass; null where it holds"""
+    """The reason why it does not pass; null where it passes."""
     slow_down: SlowDown | None = None
-    """of a comparison that has one at this point"""
+    """The slow-down at this point, for a comparison that has one."""
 
 
 TIME = answer.AnswerColumn(unit="µs", metric="time_cold_us", tier=None)
@@ -101,19 +102,19 @@ class CheckAnswer(answer.Answer):
 
     ROWS: ClassVar[tuple[str, ...]] = ("cases",)
     command: Literal["check"] = "check"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     threshold: float | None = None
-    """of a comparison: slow-downs beyond it fail, of 1"""
+    """For a comparison: the slow-down beyond which it fails, of 1."""
     passed: bool | None
-    """null where nothing was tested, which is no pass"""
+    """Whether everything passed; null where nothing was tested, which is no pass."""
     failed: int
-    """how many do not hold"""
+    """How many cases do not hold."""
     held: int
-    """how many hold"""
+    """How many cases hold."""
     cases: list[CheckedPoint]
-    """a row per point and requirement"""
+    """A row for each point and requirement."""
     notes: list[str] = Field(default_factory=list)
-    """what a pass does not cover"""
+    """What a pass does not cover."""
 
 
 def load(path: Path) -> list[Requirement]:
@@ -239,7 +240,7 @@ def _answer(cases: Sequence[CheckedPoint], tested: bool = True, **more: Any) -> 
     )
 
 
-def said(found: CheckAnswer) -> Iterator[str]:
+def failures(found: CheckAnswer) -> Iterator[str]:
     """What does not hold, a line each, and the sum."""
     for case in found.cases[: found.failed]:
         if case.slow_down:

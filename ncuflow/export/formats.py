@@ -6,14 +6,13 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from ncuflow import format as form
 from ncuflow.compare import records
 from ncuflow.export import check
 from ncuflow.export.check import CheckedPoint
 from ncuflow.findings import limiter
-from ncuflow.io import dump_json
+from ncuflow.io import JsonObject, dump_json
 from ncuflow.model import Measurement, Results
 from ncuflow.pages.markdown.rendering import cell, code
 from ncuflow.parquet import read_table
@@ -130,7 +129,7 @@ def trace(tables: Path) -> str:
     """
     rows = read_table(tables / "timeline.parquet")
     reports = {name: number for number, name in enumerate(dict.fromkeys(r["report"] for r in rows))}
-    events: list[dict[str, Any]] = []
+    events: list[JsonObject] = []
     for report, pid in reports.items():
         streams = sorted({r["stream"] or 0 for r in rows if r["report"] == report})
         threads = ["host: CUDA calls", *(f"stream {stream}" for stream in streams)]
@@ -151,7 +150,7 @@ def trace(tables: Path) -> str:
     return dump_json({"traceEvents": events, "displayTimeUnit": "ns"})
 
 
-def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+def _named(what: str, pid: int, tid: int, name: str) -> JsonObject:
     return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
 
 

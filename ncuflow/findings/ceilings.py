@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ncuflow.evidence.provenance import environment, load_provenance
 from ncuflow.gpu.table import product, table
-from ncuflow.io import BadInput, read_as, write_json
+from ncuflow.io import BadInput, JsonObject, read_as, write_json
 from ncuflow.model import Ceilings, MachineInfo, MeasuredPeaks, Measurement
 from ncuflow.record import SmClock
 
@@ -62,13 +62,13 @@ class Measured(BaseModel):
     gpu: str | None = None
 
 
-def datasheet(device: str | None) -> dict[str, Any] | None:
+def datasheet(device: str | None) -> JsonObject | None:
     """The published peaks of a device name such as ``NVIDIA H200``, with their source; None for an unknown part."""
     name = product(device)
     return table().gpus[name].datasheet.model_dump() if name else None
 
 
-def load(evidence: Path, device: str | None) -> dict[str, Any] | None:
+def load(evidence: Path, device: str | None) -> JsonObject | None:
     """The content of an evidence's ``ceilings.json``, None without one.
 
     Raises BadInput where it is none, is of another GPU, or is above what the part can do.
@@ -90,7 +90,7 @@ def load(evidence: Path, device: str | None) -> dict[str, Any] | None:
     return found.model_dump(exclude_unset=True)
 
 
-def machine(device: str | None, measured: dict[str, Any] | None) -> Ceilings:
+def machine(device: str | None, measured: JsonObject | None) -> Ceilings:
     """Ceilings that hold for the whole machine: GB/s and TFLOPS by source, None where unknown.
 
     ``measured`` is the content of ``ceilings.json`` (copy_gbs, matmul_tflops by dtype) or None. Of each kind of

@@ -17,7 +17,7 @@ from typing import Any
 from ncuflow.expression import holds
 from ncuflow.findings import noise, statistics
 from ncuflow.findings.noise import CONFIDENCE
-from ncuflow.model import Measurement, NoiseFloor, Point, Results, Turns
+from ncuflow.model import Measurement, NoiseFloor, Point, Results, Row, Turns
 from ncuflow.target.contract import Choice
 
 Fixed = tuple[tuple[str, Any], ...]
@@ -201,7 +201,7 @@ def _sides(pair: Turns, metric: str) -> list[tuple[float, Samples]]:
     """(median, samples) of the base and of the other."""
     found = []
     for side in pair["sides"]:
-        times: dict[str, Any] = dict(side)
+        times: Row = dict(side)
         name = _timed(times, metric)
         found.append((float(times[name]), tuple(times[name.replace("_us", "_samples_us")] or ())))
     return found
@@ -312,7 +312,7 @@ def _among(name: str, values: set[Any]) -> str:
     return f"{name} == {listed[0]!r}" if len(listed) == 1 else f"{name} in {listed!r}"
 
 
-def summary(found: Sequence[Effect]) -> dict[str, Any] | None:
+def summary(found: Sequence[Effect]) -> Row | None:
     """How a choice fares over its pairs; None without pairs.
 
     {pairs, differs, within, untested, in_turns: counts; least, median, most: change over all of them, no median where
@@ -324,7 +324,7 @@ def summary(found: Sequence[Effect]) -> dict[str, Any] | None:
     return _summary(found) | {"parts": parts}
 
 
-def _summary(found: Sequence[Effect]) -> dict[str, Any]:
+def _summary(found: Sequence[Effect]) -> Row:
     verdicts = [p.verdict for p in found]
     changes = [p.change for p in found]
     fare = {p.verdict != "within noise" and math.copysign(1, p.change) for p in found}

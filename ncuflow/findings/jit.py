@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from ncuflow.evidence.provenance import load_provenance
 from ncuflow.findings import stored
-from ncuflow.io import write_json
-
-Module = dict[str, Any]  # what was measured of a JIT module, or what pages say of it, by name
+from ncuflow.io import JsonObject, write_json
 
 
-def summary(name: str, module: Module) -> Module:
+def summary(name: str, module: JsonObject) -> JsonObject:
     """One row per module. Times in seconds; None where a step was not measured or failed."""
     cold, disk, first = (module.get(step) or {} for step in ("cold", "disk", "first_launch"))
     parts = [cold.get(f"{part}_s") for part in ("generation", "write_ninja", "build", "load")]
@@ -42,9 +39,9 @@ def summary(name: str, module: Module) -> Module:
     }
 
 
-def jit_analysis(evidence: Path, recording: str | None) -> dict[str, Any]:
+def jit_analysis(evidence: Path, recording: str | None) -> JsonObject:
     """The recording's measurement with its provenance and one summary row per module."""
-    measured: dict[str, Any] = stored.written(evidence / "jit" / "jit_analysis.json")
+    measured: JsonObject = stored.written(evidence / "jit" / "jit_analysis.json")
     rows = [summary(name, module) for name, module in measured["modules"].items()]
     own = {
         key: measured[key] for key in ("gpu", "flashinfer", "torch", "date") if measured.get(key)

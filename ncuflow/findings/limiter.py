@@ -16,7 +16,7 @@ from math import floor
 from typing import Any
 
 from ncuflow.findings.kernelname import MERGE
-from ncuflow.model import BreakdownRow, Point
+from ncuflow.model import BreakdownRow, Point, Row
 from ncuflow.parsers.breakdown import UNITS
 
 # NVIDIA's Speed-of-Light rule: from the first on a unit bounds a launch, as DRAM and the tensor pipe sustain little
@@ -178,7 +178,7 @@ def kind(row: Mapping[str, Any]) -> str | None:
     return _latency_bound(names)
 
 
-def columns(found: Limiter, waves: float | None) -> dict[str, Any]:
+def columns(found: Limiter, waves: float | None) -> Row:
     """The columns of a measurement row that say a verdict, of a launch alone."""
     first, second = (*found.units, None, None)[:2]
     return {
@@ -211,7 +211,7 @@ def words(row: Mapping[str, Any]) -> str | None:
     """
     if row.get("verdict") is None:
         return None
-    said, share, merge = _said(row), row.get("main_pct"), row.get("merge_pct")
+    said, share, merge = _in_words(row), row.get("main_pct"), row.get("merge_pct")
     if share is None or share >= ALONE:
         return said
     merging = str(row["main_kernel"]).startswith(MERGE)
@@ -220,7 +220,7 @@ def words(row: Mapping[str, Any]) -> str | None:
     return f"{name}, {share:.0f} % of the time: {said}{beside}"
 
 
-def _said(row: Mapping[str, Any]) -> str:
+def _in_words(row: Mapping[str, Any]) -> str:
     """What limits the main kernel, with the shares of its units."""
     busiest, name = _pct(row["busiest_pct"]), label(row["busiest_unit"], row.get("busiest_counter"))
     draw = row["draw"] is not None and row["draw"] == row["second_unit"]
@@ -353,6 +353,6 @@ def regime_change(line: list[Point], axis: str) -> RegimeChange | None:
 
 
 def regime_changes(points: Sequence[Point], axis: str) -> list[RegimeChange]:
-    """The crossing of each line of a sweep that is long enough to have one."""
+    """The regime change of each line of a sweep that is long enough to have one."""
     found = (regime_change(line, axis) for line in lines_along(points, axis))
-    return [crossing for crossing in found if crossing]
+    return [change for change in found if change]

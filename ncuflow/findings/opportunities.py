@@ -23,7 +23,7 @@ from ncuflow.findings.choices import STEPS, Effect, Subgroup, divided, with_a_ch
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.scope import Scope, point_scope, possible_names
 from ncuflow.io import BadInput
-from ncuflow.model import Results
+from ncuflow.model import Results, Row
 from ncuflow.parsers.registry import METRICS
 from ncuflow.target.contract import Choice, Opportunity, Target, known
 
@@ -120,9 +120,9 @@ def scopes(results: Results) -> dict[str, Scope]:
     return {point["point"]: point_scope(point, results, possible) for point in points}
 
 
-def said(one: Opportunity, scope: Scope) -> str:
+def worded(one: Opportunity, scope: Scope) -> str:
     """What the evidence shows, each value in its unit, a dash where there is none."""
-    return str(expression.said(one.shown, scope, shown=_in_its_unit))
+    return str(expression.filled_in(one.shown, scope, shown=_in_its_unit))
 
 
 def _in_its_unit(name: str, value: Any) -> str:
@@ -177,7 +177,7 @@ def _found(
     ]
     if not shown:
         return []
-    choice = next((choice for choice in target.prices if choice.key == one.choice), None)
+    choice = next((choice for choice in target.compared if choice.key == one.choice), None)
     if choice and one.inverted:
         choice = replace(choice, base=choice.other, other=choice.base)
     tried, reason = _trials(one, choice, results, set(shown))
@@ -281,7 +281,7 @@ def _as_timed(
     }
     timed = {}
     for effect in tried:
-        own: dict[str, Any] = {effect.metric: effect.base}
+        own: Row = {effect.metric: effect.base}
         if effect.metric in STEPS and effect.in_turns:
             side = sides[frozenset((effect.base_point, effect.other_point))][effect.base_point]
             alone = STEPS[effect.metric]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from ncuflow.evidence.provenance import whole
 from ncuflow.findings import ceilings
@@ -50,7 +50,7 @@ def kernels(report: Report, name: str | None = None) -> list[Kernel]:
 
     name: what its records call the report; the path that it was read from by default.
     """
-    rows: dict[int, dict[str, Any]] = {
+    rows: dict[int, Row] = {
         row["kernel"]: {
             **row, "report": name or report.file, "batch": "", "metrics": {}, **{key: [] for key in NESTED},
         }
@@ -71,8 +71,8 @@ def traced(trace: Trace) -> list[Kernel]:
     return [cast(Kernel, _of_operation(row, trace)) for row in rows]
 
 
-def _of_operation(row: Row, trace: Trace) -> dict[str, Any]:
-    blank: dict[str, Any] = dict.fromkeys(KernelRow.__annotations__)
+def _of_operation(row: Row, trace: Trace) -> Row:
+    blank: Row = dict.fromkeys(KernelRow.__annotations__)
     same = {
         name: row[name]
         for name in ("name", "demangled", "nvtx", "grid", "block", "stream", "point")
@@ -108,7 +108,7 @@ def row(kernel: Kernel, origin: Provenance) -> Measurement:
 
 def row_of(kernels: Sequence[Kernel], origin: Provenance) -> Measurement:
     """The columns of the launches of one call, of one at least."""
-    timing: dict[str, Any] = defaultdict(lambda: None)
+    timing: Row = defaultdict(lambda: None)
     machine = ceilings.machine(kernels[0]["device"], None)
     return measurement(Joined(timing, {}, kernels, (), machine, origin))
 

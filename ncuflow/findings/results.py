@@ -28,6 +28,7 @@ from ncuflow.model import (
     Params,
     Point,
     Results,
+    Row,
     TimingRow,
     Turns,
 )
@@ -69,7 +70,7 @@ def kernels(tables: Path) -> list[Kernel]:
     return rows
 
 
-def _without_key(row: dict[str, Any]) -> Any:
+def _without_key(row: Row) -> Any:
     return {name: row[name] for name in row if name not in OfKernel.__annotations__}
 
 
@@ -200,7 +201,7 @@ def _pairs(tables: Path) -> list[Turns]:
     ]
 
 
-def _times(row: dict[str, Any]) -> Any:
+def _times(row: Row) -> Any:
     return {place.column: row[place.column] for place in places(Series)}
 
 

@@ -16,7 +16,7 @@ from ncuflow.findings.ceilings import MEASURED_RATE
 from ncuflow.findings.columns import BY_NAME, COLUMNS, above
 from ncuflow.findings.join import ratio
 from ncuflow.findings.limiter import BOUND, PARTLY, WAITING
-from ncuflow.model import Kernel, Measurement, Params, Results, Stall
+from ncuflow.model import Kernel, Measurement, Params, Results, Row, Stall
 
 # --- tolerances, each with the reason for its size ------------------------------------------------
 # Bytes and their ceiling come from different replay passes, between which clocks move by a per cent
@@ -81,21 +81,21 @@ class ImpossibleNumber(AnswerPart):
     """A number that cannot be."""
 
     point: str
-    """where it is"""
+    """The point that has the number."""
     cell: str
-    """the column of docs/measurements.md, or the counter and its kernel"""
+    """The column of docs/measurements.md, or the counter and its kernel."""
     value: float | str
-    """what it is, in ``unit``"""
+    """The value in ``unit``."""
     limit: float | str
-    """what it cannot be beyond, in ``unit``"""
+    """The bound that the value cannot exceed, in ``unit``."""
     unit: str
-    """of both"""
+    """The unit of value and bound."""
     cause: str
-    """what makes such a number"""
+    """What causes such a number."""
     kind: str
-    """which check found it"""
+    """The check that found it."""
     trace: str | None
-    """the words that `ncuflow trace` takes; null of what is no column"""
+    """The words that `ncuflow trace` takes; null for what is no column."""
 
     @property
     def struck(self) -> frozenset[str]:
@@ -161,7 +161,7 @@ def strike(results: Results) -> list[ImpossibleNumber]:
 
 def _strike(kernel: Kernel, key: str) -> None:
     """One key of a kernel, or of its metrics; a table of it whole."""
-    rows: dict[str, Any] = kernel  # type: ignore[assignment]
+    rows: Row = kernel  # type: ignore[assignment]
     if key in rows:
         rows[key] = [] if isinstance(rows[key], list) else None
     if key in kernel["metrics"]:
@@ -392,7 +392,7 @@ def _kernel(kernel: Kernel, point: str) -> Iterator[ImpossibleNumber]:
 def _counted(kernel: Kernel, point: str) -> Iterator[ImpossibleNumber]:
     """What of a launch is counted below zero or beyond all counts, in its own fields, its metrics or its tables."""
     cause = "a counter that overflowed, or a difference taken the wrong way round"
-    fields: dict[str, Any] = {**kernel, **(kernel.get("metrics") or {})}
+    fields: Row = {**kernel, **(kernel.get("metrics") or {})}
     tables = {key: rows for key, rows in fields.items() if isinstance(rows, list)}
     numbers = [(key, [value]) for key, value in fields.items() if key not in tables]
     numbers += [

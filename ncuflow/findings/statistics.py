@@ -115,10 +115,10 @@ def estimates(
     for i, found in zip(rest, _by_samples([sides[i] for i in rest], alpha), strict=True):
         basis = "none" if found[0] is None else "samples"
         out[i] = _estimate(sides[i], medians[i], found, basis)
-    return [_held(e, floor, enough_runs) for e in out if e is not None], floor
+    return [_with_floor(e, floor, enough_runs) for e in out if e is not None], floor
 
 
-def _held(e: Estimate, floor: Floor, enough_runs: float) -> Estimate:
+def _with_floor(e: Estimate, floor: Floor, enough_runs: float) -> Estimate:
     """The estimate with the floor that its change must exceed, where its runs are too few."""
     return e if min(e.runs) >= enough_runs else replace(e, floor=floor.value)
 
@@ -148,7 +148,7 @@ def _verdict(e: Estimate, q: float | None, alpha: float, threshold: float) -> st
     return SAME if max(abs(e.low), abs(e.high)) <= threshold else NOISY
 
 
-def told(e: Estimate) -> str:
+def verdict_in_words(e: Estimate) -> str:
     """A verdict as it is printed: with why, where there is none for want of samples."""
     if e.verdict != UNTESTED:
         return e.verdict

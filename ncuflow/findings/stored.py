@@ -14,7 +14,7 @@ from typing_extensions import is_typeddict
 from ncuflow.findings import sanity
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.format import with_unit
-from ncuflow.io import BadInput, clean, conforming, present, read_json
+from ncuflow.io import BadInput, JsonObject, clean, conforming, present, read_json
 from ncuflow.model import Results
 from ncuflow.record import Strict
 from ncuflow.target.contract import known
@@ -116,21 +116,21 @@ class _Jit(Strict):
     method: str
     cpu_count: Number | None
     environment: dict[str, str] | None = None
-    provenance: dict[str, Any] | None = None
-    summary: list[dict[str, Any]] | None = None
+    provenance: JsonObject | None = None
+    summary: list[JsonObject] | None = None
 
 
 class _Of(Strict):
-    provenance: dict[str, Any]
+    provenance: JsonObject
 
 
 class _Machine(_Of):
-    findings: list[dict[str, Any]]
-    ceilings: dict[str, Any]
+    findings: list[JsonObject]
+    ceilings: JsonObject
 
 
 SHAPES: dict[str, tuple[Any, str]] = {
-    "claims.json": (list[dict[str, Any]], "decided claims"),
+    "claims.json": (list[JsonObject], "decided claims"),
     "claims_summary.json": (_Of, "a summary of decided claims"),
     "environment_info.json": (_Machine, "what is known of a machine"),
     "jit_analysis.json": (_Jit, "what was measured of the JIT"),
@@ -193,12 +193,12 @@ def results(path: Path, struck: bool = True) -> Results:
         point["measurement"] = row | {"point": point["point"], "tier": point["tier"]}
     if struck and (violations := sanity.strike(found)):
         many = with_unit(len(violations), "impossible numbers")
-        _told(f"{path}: {many} taken as missing (`ncuflow check sanity`): {violations[0]}")
+        _warn_once(f"{path}: {many} taken as missing (`ncuflow check sanity`): {violations[0]}")
     return found
 
 
 @cache
-def _told(text: str) -> None:
+def _warn_once(text: str) -> None:
     """Say it once, however often a command reads the file."""
     print(" ".join(clean(text).split()), file=sys.stderr)
 

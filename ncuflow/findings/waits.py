@@ -37,7 +37,7 @@ from typing import Any
 from ncuflow.findings import stored
 from ncuflow.findings.join import ratio
 from ncuflow.io import below, read_json, write_json
-from ncuflow.model import Kernel, LineRow, Rule, Stall
+from ncuflow.model import Kernel, LineRow, Row, Rule, Stall
 from ncuflow.parsers import lines
 from ncuflow.parsers.stalls import STALL_REASONS
 
@@ -85,7 +85,7 @@ def told_apart(rows: Iterable[LineRow]) -> list[LineRow]:
     every = list(rows)
     if not has_mbarriers(row["opcode"] for row in every):
         return every
-    return [_told(row) for row in every]
+    return [_renamed_at_mbarrier(row) for row in every]
 
 
 def has_mbarriers(opcodes: Iterable[str | None]) -> bool:
@@ -93,7 +93,7 @@ def has_mbarriers(opcodes: Iterable[str | None]) -> bool:
     return any((opcode or "").startswith("SYNCS") for opcode in opcodes)
 
 
-def _told(row: LineRow) -> LineRow:
+def _renamed_at_mbarrier(row: LineRow) -> LineRow:
     return row | {"reason": MBARRIER} if _at_mbarrier(row) else row
 
 
@@ -124,7 +124,7 @@ def roles(kernel: Kernel, listing: Mapping[int, str]) -> list[Role]:
     ]
     counts: dict[str, Counter[str]] = {}
     barriers = has_mbarriers(map(_opcode, listing.values()))
-    for row in map(_told, texts) if barriers else texts:
+    for row in map(_renamed_at_mbarrier, texts) if barriers else texts:
         role, reason = of_pc.get(row["pc"], OTHER), row["reason"]
         if reason:
             what = AT_MBARRIER[role] if reason == MBARRIER else reason
@@ -376,7 +376,7 @@ def records(
     index: Any = None,
     version: str | None = None,
     evidence: Path | None = None,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """The hot lines and roles of all deep kernels of a target, as rows for ``results/hotlines.json``."""
     return [
         {

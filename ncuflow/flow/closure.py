@@ -35,7 +35,7 @@ _INCLUDED = re.compile(
 _BESIDE = re.compile(r'Path\(__file__\)\.with_name\("([^"]+)"\)')
 
 
-def of(
+def inputs(
     *commands: str,
     target: str | None = None,
     pages: Sequence[str] = (),
@@ -54,12 +54,12 @@ def of(
         modules |= _closure(*(f"{TARGETS}.{name}" for name in plugins))
     found = {file for name in modules for file in _files(name)}
     found |= {file for page in pages for file in _templates(f"{page}.md.j2")}
-    return _shown(found)
+    return _from_here(found)
 
 
 def data(folder: str) -> list[str]:
     """Paths of the files below a data folder, in the order of their names."""
-    return _shown(path for path in resource(folder).rglob("*") if path.is_file())
+    return _from_here(path for path in resource(folder).rglob("*") if path.is_file())
 
 
 def _plugins() -> list[str]:
@@ -150,7 +150,7 @@ def _all_templates() -> list[tuple[Path, str]]:
     ]
 
 
-def _shown(paths: Iterable[Path]) -> list[str]:
+def _from_here(paths: Iterable[Path]) -> list[str]:
     """The paths, sorted, with their links followed, as seen from the working directory."""
     here = f"{Path.cwd()}{os.sep}"
     return sorted(_real(path).removeprefix(here) for path in paths)

@@ -22,7 +22,7 @@ from ncuflow import format as form
 from ncuflow.findings import limiter
 from ncuflow.findings.join import led_by_torch
 from ncuflow.flow import forecast
-from ncuflow.gpu import turns, use
+from ncuflow.gpu import lock, use
 from ncuflow.io import BadInput, read_json
 from ncuflow.process import cause, last_line
 from ncuflow.run import progress
@@ -62,7 +62,7 @@ class Job:
     def worked(self, now: float) -> float:
         """Seconds at what it does; loading and waiting for a GPU is no part of it, as far as it was looked at meanwhile."""
         doing = self.doing()
-        waits = doing in ("", turns.WAITS) or doing.startswith(turns.QUEUES)
+        waits = doing in ("", lock.WAITS) or doing.startswith(lock.QUEUES)
         if self._works is not None:
             self._worked += now - self._works
         self._works = None if waits and forecast.needs_gpu(self.rule) else now
@@ -139,7 +139,7 @@ class Display(logging.Handler):
         if self.live:
             self._show()
         elif job.seconds >= LONG:
-            self._say(f"{self._place(self.finished + 1)} {job.name}{_of(job)} begins")
+            self._say(f"{self._counter(self.finished + 1)} {job.name}{_point_count(job)} begins")
 
     def _job_finished(self, record: Any) -> None:
         job = self.running.pop(record.job_id, None)
@@ -153,7 +153,9 @@ class Display(logging.Handler):
         if job.known and (job.seconds >= 1 or not self.live):
             left = self.left()
             rest = f", about {duration(left)} left" if left else ""
-            self._say(f"{self._place(self.finished)} {job.name}{_of(job)}: {duration(took)}{rest}")
+            self._say(
+                f"{self._counter(self.finished)} {job.name}{_point_count(job)}: {duration(took)}{rest}"
+            )
         self.pages += [path for path in job.output if path.endswith((".md", "report.html"))]
         for line in headlines(job.rule, job.output):
             self._say(line)
@@ -223,7 +225,7 @@ class Display(logging.Handler):
                 f"  a GPU was held for {form.percent(held)} of {span} of measuring: {self.gpu_use}"
             )
 
-    def _place(self, number: int) -> str:
+    def _counter(self, number: int) -> str:
         total = self.total or len(self.expected) + self.finished
         return f"[{min(number, total):>2}/{total}]"
 
@@ -243,7 +245,7 @@ class Display(logging.Handler):
             for job in self.running.values()
         ]
         left = self.left()
-        line = f"{self._place(self.finished + 1)} {'; '.join(names)}"
+        line = f"{self._counter(self.finished + 1)} {'; '.join(names)}"
         rest = f" · about {duration(left)} left" if left else ""
         width = terminal_width(self.out) - len(rest) - 1
         self.out.write(f"\r\x1b[K{line[:width]}{rest}")
@@ -267,7 +269,7 @@ def terminal_width(out: TextIO) -> int:
         return 80
 
 
-def _of(job: Job) -> str:
+def _point_count(job: Job) -> str:
     return f", {job.points} point{'s' * (job.points != 1)}" if job.points else ""
 
 

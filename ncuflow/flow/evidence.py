@@ -12,14 +12,13 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 from ncuflow.evidence import location, manifest
 from ncuflow.flow.settings import Settings
 from ncuflow.format import slug, with_unit
 from ncuflow.gpu.nvml import capabilities, names
 from ncuflow.gpu.table import capability_of
-from ncuflow.io import present
+from ncuflow.io import JsonObject, present
 from ncuflow.model import DEEP, REPORTS
 from ncuflow.parsers import lines
 from ncuflow.run.machine import counters_refused_here, tool
@@ -43,8 +42,8 @@ class Evidence:
     targets: dict[str, dict[str, list[str]]]
     tools: frozenset[str]
     runs: int = 1
-    plans: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
-    pairs: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
+    plans: dict[tuple[str, str], list[JsonObject]] = field(default_factory=dict)
+    pairs: dict[tuple[str, str], list[JsonObject]] = field(default_factory=dict)
 
     @property
     def early(self) -> list[str]:
@@ -118,8 +117,8 @@ def live(settings: Settings) -> Evidence:
     deep = settings.deep.get(settings.sweep, {})
     tools = live_tools(settings)
     machine = settings.machine or slug(next(iter(names()), settings.plan_for or ""))
-    plans: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    pairs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    plans: dict[tuple[str, str], list[JsonObject]] = {}
+    pairs: dict[tuple[str, str], list[JsonObject]] = {}
     for name in settings.targets:
         points, _ = _planned(settings, name, settings.sweeps[settings.sweep])
         found = sweep.batches(points, settings.batch_size)

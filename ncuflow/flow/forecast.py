@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ncuflow.io import JsonObject
 from ncuflow.model import DEEP
 
 # (target, batch) -> its points, as in points.json
-Plans = Mapping[tuple[str, str], list[dict[str, Any]]]
+Plans = Mapping[tuple[str, str], list[JsonObject]]
 
 FIRST, COMPILES, PROFILES, TIMES, TRACES, HOST = KINDS = range(6)
 

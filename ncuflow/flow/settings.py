@@ -171,7 +171,7 @@ def typed(value: Any) -> Any:
     return yaml.safe_load(value) if isinstance(value, str) else value
 
 
-def of(config: Mapping[str, Any]) -> Settings:
+def validated(config: Mapping[str, Any]) -> Settings:
     """The settings of a configuration. Raises ValueError with one line that names the first wrong one."""
     try:
         return Settings.model_validate(dict(config))

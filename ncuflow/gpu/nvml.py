@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from ncuflow.io import JsonObject
 from ncuflow.process import CaptureError
 
 IDLE = "gpu_idle"  # the one reason that holds nothing back
@@ -167,7 +168,7 @@ class DriverQuery:
         mask = self._asked("CurrentClocksThrottleReasons")
         return None if mask is None else throttle_reasons(mask)
 
-    def clocks(self) -> dict[str, Any] | None:
+    def clocks(self) -> JsonObject | None:
         """{"sm_mhz", "mem_mhz", "throttle": [reasons]}; None where none of them is known."""
         found = {
             "sm_mhz": self._asked("ClockInfo", "CLOCK_SM"),
@@ -181,7 +182,7 @@ class DriverQuery:
         found = self._asked("ComputeRunningProcesses")
         return None if found is None else len(found)
 
-    def facts(self) -> dict[str, Any] | None:
+    def facts(self) -> JsonObject | None:
         """The GPU and its state: MiB, MHz, °C, W, and in words what holds its clocks back; None without a GPU."""
         if self._gpu is None:
             return None
@@ -207,10 +208,10 @@ def first() -> DriverQuery:
     return DriverQuery(next((gpu.uuid for gpu in _here()), ""))
 
 
-def cuda() -> dict[str, Any]:
+def cuda() -> JsonObject:
     """The first visible GPU as a program has it: name, uuid, compute_capability, sm_count, l2_bytes, memory_bytes."""
     names = ("name", "uuid", "compute_capability", "sm_count", "l2_bytes", "memory_bytes")
-    found: dict[str, Any] = dict.fromkeys(names)
+    found: JsonObject = dict.fromkeys(names)
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:

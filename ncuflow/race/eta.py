@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ncuflow.io import clean
+from ncuflow.io import JsonObject, clean
 from ncuflow.race.rounds import RUNGS
-from ncuflow.race.sides import Answer, Side
+from ncuflow.race.sides import Side
 from ncuflow.run import progress
 
 Tell = Callable[[str], None]
@@ -108,7 +108,7 @@ class MeteredSide:
     def __init__(self, side: Side, eta: TrialEta) -> None:
         self._side, self._eta = side, eta
 
-    def ask(self, do: str, limit_s: float, **words: Any) -> Answer:
+    def ask(self, do: str, limit_s: float, **words: Any) -> JsonObject:
         found = self._side.ask(do, limit_s, **words)
         self._eta.asked(do)
         return found

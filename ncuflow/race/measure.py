@@ -23,11 +23,11 @@ Tell = Callable[[str], None]
 
 @dataclass
 class Sides:
-    """again: the base once more, in a process of its own, which says what the same code differs by (the A/A control)."""
+    """control: the base once more, in a process of its own, which says what the same code differs by (the A/A control)."""
 
     base: Side
     change: Side
-    again: Side
+    control: Side
     limit_s: float  # of one request
 
 
@@ -70,17 +70,17 @@ def checked(
 
 
 def _case(sides: Sides, case: Planned) -> CheckedCase:
-    """How the variant does at a case: in the plain launch, then aside. Where it fails the base is asked as well: what that
-    cannot do (an API that takes no stream, what comes of infinities) is not the variant's."""
+    """How the variant does at a case: in the plain launch, then from a side stream and with extreme inputs. Where it fails the
+    base is asked as well: what that cannot do (an API that takes no stream, what comes of infinities) is not the variant's."""
     found = _check(sides.change, case, sides.limit_s)
     if found.status not in ("ok", "wrong", "error"):
         return found
     if found.status == "ok":
-        aside = _check_aside(sides.change, case, sides.limit_s)
-        if not aside or any(wrong.status == "lost" for wrong in aside.values()):
-            return next(iter(aside.values()), found)
-        theirs = _right(case, _check_aside(sides.base, case, sides.limit_s))
-        return next((wrong for how, wrong in aside.items() if how not in theirs), found)
+        other = _check_on_side_stream(sides.change, case, sides.limit_s)
+        if not other or any(wrong.status == "lost" for wrong in other.values()):
+            return next(iter(other.values()), found)
+        theirs = _right(case, _check_on_side_stream(sides.base, case, sides.limit_s))
+        return next((wrong for how, wrong in other.items() if how not in theirs), found)
     base = _right(case, {"": _check(sides.base, case, sides.limit_s)})[""]
     if base.status == "ok":
         return found
@@ -96,10 +96,10 @@ def _right(case: Planned, base: dict[str, CheckedCase]) -> dict[str, CheckedCase
     return base
 
 
-def _check_aside(side: Side, case: Planned, limit_s: float) -> dict[str, CheckedCase]:
+def _check_on_side_stream(side: Side, case: Planned, limit_s: float) -> dict[str, CheckedCase]:
     """What is wrong in another launch than the plain one, by how it was launched; by "" where that failed."""
     try:
-        found = side.ask("aside", limit_s, point=case.as_dict())["wrong"]
+        found = side.ask("side_stream", limit_s, point=case.as_dict())["wrong"]
     except SideError as error:
         return {"": _failed(case, error)}
     return {how: CheckedCase.model_validate(wrong) for how, wrong in found.items()}
@@ -166,7 +166,7 @@ def in_turns(
 ) -> tuple[Outcome, TrialTiming]:
     """A point of the base and the variant's own in turns. points: of the run, among which the chance of a false word is
     divided; words: of the request that opens them."""
-    named = {"base": sides.base, "change": sides.change, "again": sides.again}
+    named = {"base": sides.base, "change": sides.change, "control": sides.control}
 
     def ask(name: str, do: str, **words: Any) -> None:
         with nullcontext() if name == "change" else of_base():
@@ -181,11 +181,11 @@ def in_turns(
         rounds += 1
         change, noise = (
             [time / base for time, base in zip(times[name], times["base"], strict=True)]
-            for name in ("change", "again")
+            for name in ("change", "control")
         )
         judged = look(change, noise, effect, points) or judged
         if rounds in LOOKS and judged is not None:
-            tell(f"{point.id}: {rounds} rounds: {spelled(judged.change)}")
+            tell(f"{point.id}: {rounds} rounds: {with_interval(judged.change)}")
     for name in named:
         ask(name, "close")
     return judged.verdict, TrialTiming(
@@ -215,6 +215,6 @@ def _round(
     return throttled
 
 
-def spelled(found: Interval | Relative) -> str:
+def with_interval(found: Interval | Relative) -> str:
     """+1.2 % (+0.8 to +1.6)"""
     return f"{100 * found.estimate:+z.1f} % ({100 * found.low:+z.1f} to {100 * found.high:+z.1f})"

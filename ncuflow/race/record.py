@@ -15,9 +15,13 @@ from ncuflow.record import (
     Strict,
 )
 
-Outcome = Literal[
-    "faster", "same", "slower", "undecided", "wrong", "error", "lost", "skipped", "unchecked"
-]
+# How a variant comes out: of a trial, of a shape's advice, of a search. Those that are not timed are so for the same reasons.
+NotTimed = Literal["skipped", "wrong", "error", "lost"]
+Outcome = Literal["faster", "same", "slower", "undecided", NotTimed, "unchecked"]
+ChoiceOutcome = Literal["best", "slower", "undecided", "same", NotTimed]
+VariantOutcome = Literal["kept", "left", NotTimed, "not compiled"]
+ShapeOutcome = Literal["winner", "tie", "undecided", "none"]
+Found = Literal["winner", "default", "undecided", "none"]
 # The first of these that a point has is that of the trial.
 WORST: tuple[Outcome, ...] = (
     "lost", "wrong", "error", "slower", "undecided", "faster", "same", "skipped", "unchecked"
@@ -28,11 +32,11 @@ class Relative(Strict):
     """A relative difference of times, of 1: 0.02 is 2 % longer than the base."""
 
     estimate: Change
-    """the geometric mean over rounds"""
+    """The geometric mean over rounds."""
     low: Change
-    """lower bound of the interval"""
+    """The lower bound of the interval."""
     high: Change
-    """upper bound of the interval"""
+    """The upper bound of the interval."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Relative:
@@ -45,74 +49,74 @@ class Worst(Strict):
     """The element of a result that is farthest from the reference."""
 
     output: int
-    """which of the launch's outputs, from 0"""
+    """The number of the launch's output, from 0."""
     index: list[int]
-    """its place in that output"""
+    """The index in that output."""
     got: float | None
-    """its value; null where it is not finite or was not written"""
+    """The value that the kernel wrote; null where it is not finite or was not written."""
     expected: float | None
-    """that of the float32 reference; null where it is infinite, as of inputs that hold infinities"""
+    """The value of the float32 reference; null where it is infinite, as for inputs that hold infinities."""
 
 
 class CheckedCase(Strict):
     """Inputs that one point of the change was held against the reference with."""
 
     id: str
-    """the point of these inputs: the trial's own, or one at the edge of what the kernel takes"""
+    """The point of these inputs: the trial's own, or one at the edge of what the kernel takes."""
     status: Literal["ok", "wrong", "error", "lost", "skipped"]
-    """skipped: the GPU cannot run it, or the base is no better there"""
+    """One of: ok, wrong, error, lost, skipped; skipped: the GPU cannot run it, or the base fails there as well."""
     reason: str | None = None
-    """why it is not ok"""
+    """The reason why it is not ok."""
     seed: int | None = None
-    """of the random inputs that gave the wrong result"""
+    """The seed of the random inputs that gave the wrong result."""
     check: Check | None = None
-    """the differences, and what is allowed"""
+    """The differences, and the tolerance."""
     worst: Worst | None = None
-    """of a wrong result"""
+    """The worst element of a wrong result."""
 
 
 class TrialTiming(Strict):
     """The times of one point, base and change in turns, each launch after a flush of the L2 cache."""
 
     base_us: Microseconds
-    """median over rounds of the base's launches, µs"""
+    """The median over rounds of the base's launches, µs."""
     change_us: Microseconds
-    """the same of the change"""
+    """The median over rounds of the change's launches, µs."""
     change: Relative
-    """the change's time against the base's"""
+    """The change's time against the base's."""
     noise: Relative
-    """the base's time against its own, in another process: what the same code differs by here"""
+    """The base's time against its own in another process (the A/A control): what the same code differs by here."""
     rounds: Count
-    """turns that were taken"""
+    """How many rounds were timed."""
     throttled: Count
-    """bursts of launches, of all sides, in which power or heat held the clocks down to the end"""
+    """How many bursts of launches, over all sides, ended with clocks held down by power or heat."""
 
 
 class MeasuredPoint(Strict):
     """What a variant does at one point."""
 
     point: str
-    """its id"""
+    """The id of the point."""
     outcome: Outcome
-    """faster, same, slower: of what was timed; undecided: the noise is too large; wrong, error, lost, skipped: of its
-    cases; unchecked: an earlier one ended the trial"""
+    """faster, same, slower: it was timed; undecided: the noise is too large; wrong, error, lost, skipped: the result of its
+    checks; unchecked: an earlier point ended the trial."""
     reason: str | None = None
-    """why it is none of the first three"""
+    """The reason why it is neither faster, same nor slower."""
     cases: list[CheckedCase] = Field(default_factory=list)
-    """inputs that were checked"""
+    """The inputs that were checked."""
     timing: TrialTiming | None = None
-    """null where it was not timed"""
+    """The times; null where it was not timed."""
 
 
 class CompileError(Strict):
     """The first thing that a compiler complained of."""
 
     file: str
-    """below the package, or of the generated sources"""
+    """The file below the package, or the generated source."""
     line: Count
-    """in that file"""
+    """The line in that file."""
     message: str
-    """the compiler's"""
+    """The compiler's message."""
 
 
 class Module(BaseModel):
@@ -120,8 +124,8 @@ class Module(BaseModel):
 
     name: str
     folder: Path
-    """with build.ninja and, once it is built, what ninja noted"""
+    """The folder with build.ninja and, once it is built, what ninja noted."""
     library: Path
-    """its .so; it may not be there"""
+    """The path of its .so, which may not be there."""
     files: int = 1
-    """that are compiled for it"""
+    """How many files are compiled for it."""

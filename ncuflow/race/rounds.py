@@ -7,7 +7,7 @@ divided among looks, pairs of variants and shapes (Bonferroni), so it holds for 
 
 Successive halving is a race of few rounds for many variants, and of many for those that are left. After each rung, which has
 twice the rounds of the one before, the slower half leaves; but who is not surely slower than the leader stays, and gets the
-rounds of the next rung, so noise sends nobody home.
+rounds of the next rung, so noise removes no variant.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ncuflow.race.sequential import ALPHA, LOOKS, Interval, Verdict, interval, j
 from ncuflow.race.sides import SideError
 
 EFFECT = 0.02  # of 1: a smaller difference does not matter
-AA = "#again"  # behind the name of the default's twin
+AA = "#control"  # behind the name of the default's A/A control
 Decision = Literal["winner", "tie", "undecided"]
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where a choice stands. behind: its time against the leader's of then; rounds: that it was in."""
+class RaceOutcome:
+    """How a variant came out. behind: its time against the leader's of then; rounds: that it was in."""
 
     behind: Interval
     verdict: Verdict
@@ -37,9 +37,9 @@ class Standing:
 
 @dataclass
 class Race:
-    """The times of a shape's choices by name, µs, a value a round; ``running`` are still in it.
+    """The times of a shape's variants by name, µs, a value a round; ``running`` are still in it.
 
-    default: whose twin is timed as well, and which stays to the end, as what the others are held against; None where it
+    default: whose control is timed as well, and which stays to the end, as what the others are held against; None where it
     cannot run. shapes: races of the run; effect: of 1.
     """
 
@@ -48,14 +48,14 @@ class Race:
     shapes: int = 1
     effect: float = EFFECT
     times: dict[str, list[float]] = field(default_factory=dict)
-    left: dict[str, Standing] = field(default_factory=dict)
+    left: dict[str, RaceOutcome] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
     looks: int = 0
 
     def __post_init__(self) -> None:
-        self.times = {name: [] for name in [*self.names, *self._twin()]}
+        self.times = {name: [] for name in [*self.names, *self._control()]}
 
-    def _twin(self) -> list[str]:
+    def _control(self) -> list[str]:
         return [self.default + AA] if self.default is not None else []
 
     @property
@@ -71,23 +71,23 @@ class Race:
 
     @property
     def running(self) -> list[str]:
-        """Who is timed in the next round: the choices that nothing was decided of, and the default with its twin."""
+        """Who is timed in the next round: the variants that nothing was decided of, and the default with its control."""
         kept = [n for n in self.names if n not in self.left and n not in self.failed]
-        kept += [n for n in [self.default, *self._twin()] if n and n not in self.failed]
+        kept += [n for n in [self.default, *self._control()] if n and n not in self.failed]
         return list(dict.fromkeys(kept))
 
     @property
-    def contenders(self) -> list[str]:
+    def remaining(self) -> list[str]:
         """Choices that are not surely slower than another."""
         return [n for n in self.names if n not in self.left and n not in self.failed]
 
     @property
     def empty(self) -> bool:
         """Whether nothing is left to be told."""
-        return not self.contenders
+        return not self.remaining
 
     def order(self) -> list[str]:
-        """The running choices in the order of the next round: there, and back in the next, each time from another place."""
+        """The running variants in the order of the next round: there, and back in the next, each time from another place."""
         running = self.running
         start = (self.rounds // 2) % len(running)
         turned = running[start:] + running[:start]
@@ -99,53 +99,53 @@ class Race:
             self.times[name].append(time)
 
     def fail(self, name: str) -> None:
-        """A choice that can no longer be timed."""
+        """A variant that can no longer be timed."""
         self.failed.add(name)
 
     @property
     def leader(self) -> str:
-        """The fastest of the contenders, over the rounds that all of them had."""
-        return min(self.contenders, key=self.mean)
+        """The fastest of the remaining variants, over the rounds that all of them had."""
+        return min(self.remaining, key=self.mean)
 
     def mean(self, name: str) -> float:
         """Of the logarithms of its times."""
         return fmean(map(log, self.times[name]))
 
     def against(self, name: str, base: str) -> Interval:
-        """A choice's time against another's, over the rounds that both were in."""
+        """A variant's time against another's, over the rounds that both were in."""
         pairs = zip(self.times[name], self.times[base], strict=False)
         return interval([time / other for time, other in pairs], self.alpha)
 
     def noise(self) -> float:
-        """By how much two choices may differ that are equal: as far as the default may lie from itself, and half of the effect
+        """By how much two variants may differ that are equal: as far as the default may lie from itself, and half of the effect
         at least, since two launches do so for good where their buffers lie apart."""
-        twin, least = self._twin(), self.effect / 2
-        if not twin or {self.default, *twin} & self.failed:
+        control, least = self._control(), self.effect / 2
+        if not control or {self.default, *control} & self.failed:
             return least
-        return max(least, self.against(twin[0], str(self.default)).farthest)
+        return max(least, self.against(control[0], str(self.default)).farthest)
 
     def look(self, last: bool = False) -> bool:
         """Whether the race is over: looked at after LOOKS rounds, and at its end; then nothing more is looked at."""
-        if not self.contenders:
+        if not self.remaining:
             return True
         if not last and self.rounds not in LOOKS:
-            return self.rounds > 1 and len(self.contenders) == 1 and not self._open()
+            return self.rounds > 1 and len(self.remaining) == 1 and not self._open()
         if self.rounds < 2:
             return last
         noise, leader = self.noise(), self.leader
-        for name in self.contenders:
+        for name in self.remaining:
             if name == leader:
                 continue
             behind = self.against(name, leader)
             if behind.low > noise:
-                self.left[name] = Standing(behind, "slower", self.rounds)
+                self.left[name] = RaceOutcome(behind, "slower", self.rounds)
         return last or self.rounds >= LOOKS[-1] or not self._open()
 
     def _open(self) -> bool:
-        """Whether more rounds could tell more: some choices are neither slower nor the same, or the default's loss is
+        """Whether more rounds could tell more: some variants are neither slower nor the same, or the default's loss is
         not known to half of the effect."""
         leader = self.leader
-        if any(self.verdict(name) == "undecided" for name in self.contenders if name != leader):
+        if any(self.verdict(name) == "undecided" for name in self.remaining if name != leader):
             return True
         if self.default in (None, leader) or self.default in self.failed:
             return False
@@ -153,35 +153,37 @@ class Race:
         return found.half > max(self.effect / 2, 0.1 * abs(found.estimate))
 
     def verdict(self, name: str) -> Verdict:
-        """Of a contender beside the leader."""
+        """Of a variant beside the leader."""
         return judge(self.against(name, self.leader), self.effect, self.noise())
 
     def decision(self) -> Decision:
         """winner: all others are surely slower; tie: those that are not are the same as the leader to within the effect."""
-        if len(self.contenders) == 1:
+        if len(self.remaining) == 1:
             return "winner"
-        others = [name for name in self.contenders if name != self.leader]
+        others = [name for name in self.remaining if name != self.leader]
         return "tie" if all(self.verdict(n) == "same" for n in others) else "undecided"
 
-    def standing(self, name: str) -> Standing | None:
-        """Where a choice stands at the end; None where it was timed too little to say."""
+    def outcome(self, name: str) -> RaceOutcome | None:
+        """How a variant came out; None where it was timed too little to say."""
         if name in self.left:
             return self.left[name]
         if name in self.failed or self.rounds < 2:
             return None
         if name == self.leader:
-            return Standing(Interval(0.0, 0.0, 0.0), "same", len(self.times[name]))
-        return Standing(self.against(name, self.leader), self.verdict(name), len(self.times[name]))
+            return RaceOutcome(Interval(0.0, 0.0, 0.0), "same", len(self.times[name]))
+        return RaceOutcome(
+            self.against(name, self.leader), self.verdict(name), len(self.times[name])
+        )
 
     def time_us(self, name: str) -> float | None:
-        """Median over the rounds of a choice; None without one."""
+        """Median over the rounds of a variant; None without one."""
         return median(self.times[name]) if self.times[name] else None
 
 
 def advised(race: Race, departures: Mapping[str, int]) -> str:
-    """Of the contenders the one to take: the default where it is among them, else the one that departs from it least, and of
-    those the fastest."""
-    return min(race.contenders, key=lambda name: (departures[name], race.mean(name)))
+    """Of the remaining variants the one to take: the default where it is among them, else the fastest of those that depart
+    from it least."""
+    return min(race.remaining, key=lambda name: (departures[name], race.mean(name)))
 
 
 RUNGS = (6, 12, 24, 48)  # rounds after which half leaves: no more than the race looks at
@@ -193,46 +195,46 @@ class Halving(Race):
     """A race whose slower half leaves after each of RUNGS, where it is surely slower."""
 
     @property
-    def candidates(self) -> list[str]:
+    def ranking(self) -> list[str]:
         """Those that are left, without the default, the fastest first."""
-        left = [name for name in self.contenders if name != self.default]
+        left = [name for name in self.remaining if name != self.default]
         return sorted(left, key=self.mean) if self.rounds else left
 
     @property
     def empty(self) -> bool:
-        return not self.candidates
+        return not self.ranking
 
     def look(self, last: bool = False) -> bool:
-        """Whether the halving is over: one candidate is left, those that are do not differ by the effect, or the rungs end."""
-        if not self.candidates:
+        """Whether the halving is over: one variant is left, those that are do not differ by the effect, or the rungs end."""
+        if not self.ranking:
             return True
         if self.rounds not in RUNGS and not last:
             return False
         noise, leader = self.noise(), self.leader
-        for name in self.candidates[(len(self.candidates) + 1) // 2 :]:
+        for name in self.ranking[(len(self.ranking) + 1) // 2 :]:
             behind = self.against(name, leader)
             if behind.low > noise:
-                self.left[name] = Standing(behind, "slower", self.rounds)
+                self.left[name] = RaceOutcome(behind, "slower", self.rounds)
         return last or self.rounds >= RUNGS[-1] or not self._apart()
 
     def _apart(self) -> bool:
-        """Whether more rounds could tell candidates from the fastest: some are neither slower nor the same for sure."""
-        best, *others = self.candidates
+        """Whether more rounds could tell variants from the fastest: some are neither slower nor the same for sure."""
+        best, *others = self.ranking
         noise = self.noise()
         found = (judge(self.against(name, best), self.effect, noise) for name in others)
         return "undecided" in found
 
     def best(self, departures: Mapping[str, int]) -> list[str]:
-        """The candidates in the order in which to confirm them: of those that are the same as the fastest to within the effect
+        """The variants in the order in which to confirm them: of those that are the same as the fastest to within the effect
         the one that departs least, the other ones that are left, and who had to leave."""
-        fastest, *_ = self.candidates
+        fastest, *_ = self.ranking
         same = [
             name
-            for name in self.candidates
+            for name in self.ranking
             if name == fastest or self.against(name, fastest).farthest < self.effect
         ]
         near = sorted(same, key=lambda name: departures[name])
-        others = [name for name in self.candidates if name not in same]
+        others = [name for name in self.ranking if name not in same]
         gone = sorted((name for name in self.left if name != self.default), key=self.mean)
         return [*near, *others, *(name for name in gone if name not in self.failed)]
 

@@ -21,12 +21,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from ncuflow.io import scratch
+from ncuflow.io import JsonObject, scratch
 from ncuflow.process import die_with_parent, python_environment
-from ncuflow.run.builds import shown
+from ncuflow.run.builds import as_line
 from ncuflow.target.source import offline
 
-Answer = dict[str, Any]
 LAST_WORDS = 4096  # bytes of what a side printed that are looked at for why it ended
 PATIENCE_S = 10.0  # to end by itself when nothing more is asked
 
@@ -55,7 +54,7 @@ def of_base() -> Iterator[None]:
 class Side(Protocol):
     """What a race asks of a side."""
 
-    def ask(self, do: str, limit_s: float, **words: Any) -> Answer:
+    def ask(self, do: str, limit_s: float, **words: Any) -> JsonObject:
         """The answer to a request. Raises SideError or LostError with why there is none."""
 
 
@@ -95,7 +94,7 @@ class Process:
         finally:
             os.close(theirs)
 
-    def ask(self, do: str, limit_s: float, **words: Any) -> Answer:
+    def ask(self, do: str, limit_s: float, **words: Any) -> JsonObject:
         request = json.dumps({"do": do, **words}) + "\n"
         try:
             assert self._child.stdin is not None
@@ -103,7 +102,7 @@ class Process:
             self._child.stdin.flush()
         except (OSError, ValueError):
             raise LostError(self._ended()) from None
-        answer: Answer = json.loads(self._line(time.monotonic() + limit_s, limit_s))
+        answer: JsonObject = json.loads(self._line(time.monotonic() + limit_s, limit_s))
         if "error" in answer:
             raise (SideError if answer["alive"] else LostError)(answer["error"])
         return answer
@@ -133,7 +132,7 @@ class Process:
         with self._log.open("rb") as log:
             log.seek(max(0, self._log.stat().st_size - LAST_WORDS))
             said = log.read().decode("utf-8", "replace").strip().splitlines()
-        return shown(f"its process ended with {how}", said[-1] if said else "")
+        return as_line(f"its process ended with {how}", said[-1] if said else "")
 
     def stop(self) -> None:
         """End the process, with all that it started, at once: a kernel that hangs answers no signal but this."""
@@ -202,13 +201,13 @@ class Session:
     start: Callable[[], Side]
     limit_s: float
     budget_s: float
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
     driver: str | None = None
     restarts: int = 0
     lost: dict[tuple[str, str], str] = field(default_factory=dict)  # target and settings: where
     _side: Side | None = None
 
-    def ask(self, do: str, limit_s: float | None = None, **words: Any) -> Answer:
+    def ask(self, do: str, limit_s: float | None = None, **words: Any) -> JsonObject:
         """As a side's; after a LostError the next request starts another process."""
         if self._side is None:
             self._side = self.start()
@@ -225,13 +224,13 @@ class Session:
 
 
 class SharedSide:
-    """The base of several candidates: asked by one thread at a time, and about each point once."""
+    """The base of several variants: asked by one thread at a time, and about each point once."""
 
     def __init__(self, side: Side) -> None:
         self._side, self._lock = side, threading.Lock()
-        self._known: dict[tuple[str, str], Answer] = {}
+        self._known: dict[tuple[str, str], JsonObject] = {}
 
-    def ask(self, do: str, limit_s: float, **words: Any) -> Answer:
+    def ask(self, do: str, limit_s: float, **words: Any) -> JsonObject:
         asked = do, str(words)
         with self._lock:
             if asked not in self._known:

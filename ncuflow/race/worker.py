@@ -23,6 +23,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from ncuflow.io import JsonObject
 from ncuflow.race.hooks import Drawn, Forced, Substitute, sharing
 from ncuflow.race.record import CheckedCase, CompileError, Module, Worst
 from ncuflow.run import builds, timing
@@ -39,9 +40,6 @@ from ncuflow.run.prepare import (
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target, load
 from ncuflow.target.launch import Launch, NotHereError, Tensor
-
-Answer = dict[str, Any]
-
 
 SEEDS = (0, 1)  # a result that was kept from the first call is wrong in the second
 LAUNCHES = 10  # of a burst of a point
@@ -89,9 +87,9 @@ class Worker:
         self._device: Any = None
         self._substitute: Substitute | None = None
         self._ready: dict[str, Prepared] = {}
-        self._specs: dict[str, Any] = {}
+        self._specs: JsonObject = {}
         self._needed: dict[str, list[str]] = {}  # by the name of a module, ids of points
-        self._failed: list[Answer] = []
+        self._failed: list[JsonObject] = []
         self._faults = planted_faults(os.environ)
         self._drawn = Drawn()
         self._expected: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
@@ -107,16 +105,16 @@ class Worker:
         """Whether the GPU can still be used here; also where none was needed yet."""
         return self._device is None or bool(self._device.alive())
 
-    def answer(self, request: Answer) -> Answer:
+    def answer(self, request: JsonObject) -> JsonObject:
         """The answer to a request; {"error": …, "alive": …} where it failed."""
         words = dict(request)
         try:
-            found: Answer = getattr(self, f"do_{words.pop('do')}")(**words)
+            found: JsonObject = getattr(self, f"do_{words.pop('do')}")(**words)
             return found
         except Exception as error:
             return {"error": builds.one_line(error), "alive": self.alive}
 
-    def do_gpu(self) -> Answer:
+    def do_gpu(self) -> JsonObject:
         """The GPU, as a target's skip() is given it, and its driver."""
         return {"facts": self.device.facts(), "driver": self.device.driver()}
 
@@ -132,7 +130,7 @@ class Worker:
 
     # --- modules ------------------------------------------------------------------------------
 
-    def do_hello(self) -> Answer:
+    def do_hello(self) -> JsonObject:
         """Which FlashInfer this is, and where what it generates lies."""
         import flashinfer
         from flashinfer.jit import env
@@ -140,7 +138,7 @@ class Worker:
         package = str(Path(str(flashinfer.__file__)).parent)
         return {"package": package, "workspace": str(env.FLASHINFER_WORKSPACE_DIR)}
 
-    def do_modules(self, points: list[Answer]) -> Answer:
+    def do_modules(self, points: list[JsonObject]) -> JsonObject:
         """Generate sources and build files of the points' modules. CuTe DSL compiles at the first launch, and has none.
 
         A point of which that fails is among those that `build` names.
@@ -159,9 +157,11 @@ class Worker:
             for spec in specs:
                 self._specs.setdefault(spec.name, spec)
                 self._needed.setdefault(spec.name, []).append(point["id"])
-        return {"modules": [_said(s) for s in self._specs.values() if hasattr(s, "write_ninja")]}
+        return {
+            "modules": [_module_facts(s) for s in self._specs.values() if hasattr(s, "write_ninja")]
+        }
 
-    def do_build(self, jobs: int) -> Answer:
+    def do_build(self, jobs: int) -> JsonObject:
         """Compile the modules of the last request, and what failed: {"failed": [{"name": of a module, null where there is none
         yet, "points": ids of those that need it, "reason", "complaint"}]}."""
         told: list[str] = []
@@ -179,7 +179,7 @@ class Worker:
                 failed.append(what | {"points": self._needed[name]})
         return {"failed": failed}
 
-    def do_compile(self, modules: list[Answer], jobs: int) -> Answer:
+    def do_compile(self, modules: list[JsonObject], jobs: int) -> JsonObject:
         """Compile modules of other sides in one graph, whose sources and build files they generated. What fails there, its
         own side builds again, and has the compiler's complaint."""
         specs = [Generated(Module.model_validate(module)) for module in modules]
@@ -188,7 +188,7 @@ class Worker:
 
     # --- results ------------------------------------------------------------------------------
 
-    def do_check(self, point: Answer, seeds: Sequence[int] = SEEDS) -> Answer:
+    def do_check(self, point: JsonObject, seeds: Sequence[int] = SEEDS) -> JsonObject:
         """Hold a point against its reference, with the inputs of each seed: a CheckedCase."""
         case = planned(point)
         reason = self._target(case).skip(case.params, self.device.facts())
@@ -222,7 +222,7 @@ class Worker:
         assert found is not None
         return found
 
-    def do_aside(self, point: Answer) -> Answer:
+    def do_side_stream(self, point: JsonObject) -> JsonObject:
         """Hold a point against its reference from a stream of its own, and with extreme inputs: {"wrong": {how it was
         launched: CheckedCase}}."""
         case = planned(point)
@@ -251,7 +251,7 @@ class Worker:
 
     # --- launches that are ready --------------------------------------------------------------
 
-    def do_open(self, point: Answer, seed: int = SEEDS[0]) -> Answer:
+    def do_open(self, point: JsonObject, seed: int = SEEDS[0]) -> JsonObject:
         """Make a point ready to be timed: {"each_us"}. One that a failure left open goes first."""
         self._ready.clear()
         launch = self._prepare(planned(point), seed)
@@ -265,7 +265,7 @@ class Worker:
         self._ready[name] = Prepared(launch, plan, each)
         return each
 
-    def do_prepare(self, name: str, point: Answer, checked: bool) -> Answer:
+    def do_prepare(self, name: str, point: JsonObject, checked: bool) -> JsonObject:
         """Make a choice ready, and hold it against its reference where that is asked for:
         {"status": ok, wrong, skipped or error, "reason", "check", "each_us", "info"}; info: what plan() chose."""
         try:
@@ -278,7 +278,7 @@ class Worker:
             self.device.synchronize()
             return {"status": "error", "reason": builds.one_line(error)}
 
-    def _prepared(self, name: str, point: Planned, checked: bool) -> Answer:
+    def _prepared(self, name: str, point: Planned, checked: bool) -> JsonObject:
         with sharing(self._drawn):
             launch = self._target(point).prepare(point.params)
         launch = plant(launch, point.id, self._faults)
@@ -286,10 +286,10 @@ class Worker:
             self._drawn, self._expected = Drawn(), {}
         return self._entered(name, launch, checked)
 
-    def _entered(self, name: str, launch: Launch, checked: bool) -> Answer:
+    def _entered(self, name: str, launch: Launch, checked: bool) -> JsonObject:
         """A launch, warm, checked where that is asked for, and ready if it is right."""
         warm_up(self.device, launch)
-        found: Answer = {"status": "ok", "reason": None, "check": None}
+        found: JsonObject = {"status": "ok", "reason": None, "check": None}
         if checked:
             result, wrong, _ = check(self.device, self._with_reference(launch))
             found["check"] = result.model_dump()
@@ -306,7 +306,7 @@ class Worker:
             self._expected[inputs] = tuple(launch.reference())
         return replace(launch, reference=lambda: self._expected[inputs])
 
-    def do_tactics(self, point: Answer, operation: str, runner: str, key: str) -> Answer:
+    def do_tactics(self, point: JsonObject, operation: str, runner: str, key: str) -> JsonObject:
         """Prepare the call of a tuner's entry, and list what the tuner could choose there: {"tactics", "reached"}.
 
         reached: the call is the one that the entry is kept under.
@@ -317,7 +317,7 @@ class Worker:
             self._call.run()
         return {"tactics": self._tuner.tactics, "reached": self._tuner.key == key}
 
-    def do_tactic(self, name: str, tactic: Any, checked: bool) -> Answer:
+    def do_tactic(self, name: str, tactic: Any, checked: bool) -> JsonObject:
         """Make one tactic of that call ready, as `prepare` does a choice."""
         call = self._call
         run = self._tuner.forcing(tactic)(call.run)
@@ -331,7 +331,7 @@ class Worker:
                 raise
             return {"status": "error", "reason": builds.one_line(error)}
 
-    def do_publish(self, point: Answer, root: str) -> Answer:
+    def do_publish(self, point: JsonObject, root: str) -> JsonObject:
         """Let FlashInfer's autotuner keep, in its own store, what it tunes of a point's call: {"entries", "reason"}."""
         import flashinfer
 
@@ -345,7 +345,7 @@ class Worker:
         self.device.synchronize()
         return {"entries": len(_entries(root) - before), "reason": None}
 
-    def do_burst(self, name: str = "") -> Answer:
+    def do_burst(self, name: str = "") -> JsonObject:
         """Time launches of what is ready, from settled clocks: {"times", "throttled"}."""
         ready = self._ready[name]
         plan = ready.plan
@@ -358,7 +358,7 @@ class Worker:
                 break
         return {"times": burst.times, "throttled": burst.throttled}
 
-    def do_plan(self, name: str) -> Answer:
+    def do_plan(self, name: str) -> JsonObject:
         """µs of plan() on an idle GPU; none where there is no plan()."""
         plan, times = self._ready[name].launch.plan, []
         for _ in range(PLANS if plan else 0):
@@ -368,12 +368,12 @@ class Worker:
             times.append((perf_counter() - start) * 1e6)
         return {"times": times}
 
-    def do_forget(self, name: str) -> Answer:
+    def do_forget(self, name: str) -> JsonObject:
         """Give back what a choice that left has of its own."""
         self._ready.pop(name, None)
         return {}
 
-    def do_close(self) -> Answer:
+    def do_close(self) -> JsonObject:
         """Give the memory of all that is ready back."""
         self._ready.clear()
         self._drawn, self._expected = Drawn(), {}
@@ -402,7 +402,7 @@ def reset(launch: Launch) -> None:
         launch.reset()
 
 
-def planned(point: Answer) -> Planned:
+def planned(point: JsonObject) -> Planned:
     return Planned(point["id"], point["target"], point["params"])
 
 
@@ -421,7 +421,7 @@ def _wrong(point: Planned, checked: CheckedLaunch, reason: str, seed: int) -> Ch
     )
 
 
-def _said(spec: Any) -> Answer:
+def _module_facts(spec: Any) -> JsonObject:
     """A module that ninja builds, as a Module is told."""
     folder, library = str(Path(spec.ninja_path).parent), str(spec.jit_library_path)
     return {"name": spec.name, "folder": folder, "files": len(spec.sources), "library": library}

@@ -27,9 +27,17 @@ from typing import Any
 
 from ncuflow import locks
 from ncuflow.gpu import nvml
-from ncuflow.gpu.turns import lock_folder, own_folder
-from ncuflow.io import BadInput, CommandError, UsageError, read_json, write_json, write_text
-from ncuflow.private import masked, told
+from ncuflow.gpu.lock import lock_folder, own_folder
+from ncuflow.io import (
+    BadInput,
+    CommandError,
+    JsonObject,
+    UsageError,
+    read_json,
+    write_json,
+    write_text,
+)
+from ncuflow.private import masked, masked_line
 from ncuflow.run import FATAL, OK, SOME_FAILED
 from ncuflow.run.gpu import cuda_not_begun, load_libraries
 from ncuflow.sweep.points import Planned, read_points
@@ -63,17 +71,17 @@ def one_line(error: Exception) -> str:
 
     The rest is advice on debugging, or the command line of a compiler.
     """
-    return shown(type(error).__name__, str(error))
+    return as_line(type(error).__name__, str(error))
 
 
-def shown(kind: str, message: str) -> str:
+def as_line(kind: str, message: str) -> str:
     """As `one_line`, of an error of another process."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     if not lines:
         return kind
     complaint = next((line for line in lines[1:] if _COMPLAINT.search(line)), None)
     text = f"{kind}: {lines[0]}" + (f" {complaint}" if complaint else "")
-    return told(text)
+    return masked_line(text)
 
 
 def _program(args: tuple[Any, ...]) -> str:
@@ -118,7 +126,7 @@ def modules(
 ) -> list[Any]:
     """JIT modules (JitSpec) of the points, one per name. unnamed: gets by its id the error of a point whose modules cannot
     be named, whatever its kernel's code raises; it fails when it is prepared. Raises that error without it."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for point in points:
         try:
             found |= {spec.name: spec for spec in target.modules(point.params)}
@@ -134,7 +142,7 @@ def build(
     jobs: int,
     log: Callable[[str], None],
     taken: Callable[[], object] = lambda: None,
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """Build the modules, ``jobs`` files at once; one that is up to date takes milliseconds.
 
     taken: is called when no other process would compile them any more. Returns [{"name", "status", "reason"}], status
@@ -309,7 +317,7 @@ def _compiling(held: ExitStack) -> int:
     return handle
 
 
-def _build_one(spec: Any, log: Callable[[str], None]) -> dict[str, Any]:
+def _build_one(spec: Any, log: Callable[[str], None]) -> JsonObject:
     status, reason = "built", None
     try:
         if getattr(spec, "is_aot", False):
@@ -325,7 +333,7 @@ def _build_one(spec: Any, log: Callable[[str], None]) -> dict[str, Any]:
 def _wanted(paths: Sequence[Path], log: Callable[[str], None]) -> list[Any]:
     """The modules of the points of all files, one per name."""
     known = capabilities(os.environ, nvml.capabilities)
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     unnamed: dict[str, Exception] = {}
     for path in paths:
         entries = read_json(path)

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from struct import pack
 from typing import Any
 
+from ncuflow.io import JsonObject
 from ncuflow.record import Launches
 from ncuflow.run import timing
 from ncuflow.run.builds import one_line
@@ -312,7 +313,7 @@ def load() -> None:
         np.random.default_rng()
 
 
-def measure(device: Driver, repeats: int = REPEATS) -> dict[str, Any]:
+def measure(device: Driver, repeats: int = REPEATS) -> JsonObject:
     """ceilings.json: medians with quartiles of a large copy and read (GB/s) and matmuls (TFLOPS).
 
     Without cuBLAS the matmuls are null, with the reason.
@@ -344,7 +345,7 @@ def measure(device: Driver, repeats: int = REPEATS) -> dict[str, Any]:
     } | reason
 
 
-def unmeasured(reason: str) -> dict[str, Any]:
+def unmeasured(reason: str) -> JsonObject:
     """ceilings.json where there is nothing to measure with."""
     return dict.fromkeys(RATES, None) | {"reason": reason}
 
@@ -381,7 +382,7 @@ def _normal(dtype: str, seed: int) -> Any:
     return ((values.view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
 
 
-def rate(times: Launches, amount: float) -> dict[str, Any]:
+def rate(times: Launches, amount: float) -> JsonObject:
     """The rates of a summary of times in µs; the slow quartile of times is the low one of rates."""
     slow, median, fast = (
         significant(amount / (time * 1e-6)) for time in (times.q75, times.median, times.q25)

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ncuflow.gpu import nvml
+from ncuflow.io import JsonObject
 from ncuflow.run.stopwatch import HOST_US, Event, Stopwatch
 from ncuflow.target.launch import Launch, Tensor
 
@@ -228,7 +229,7 @@ class Gpu(Stopwatch):
             found.append((got.masked_fill(alike, 0.0), reference.masked_fill(alike, 0.0)))
         return tuple(one for one, _ in found), tuple(other for _, other in found)
 
-    def worst(self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> dict[str, Any]:
+    def worst(self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> JsonObject:
         """The element that is farthest from its reference, one that is not a number before all:
         {"output", "index", "got", "expected"}, the last two None where they are not finite."""
         found = []

@@ -22,9 +22,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from ncuflow.gpu.lock import gpu_lock
 from ncuflow.gpu.nvml import names
-from ncuflow.gpu.turns import gpu_lock
-from ncuflow.io import scratch, write_json
+from ncuflow.io import JsonObject, scratch, write_json
 from ncuflow.origin import flashinfer_version, now, package_version
 from ncuflow.process import CaptureError, python_environment, run_child
 from ncuflow.run.jitprobe import MARKER, plain_path
@@ -41,10 +41,10 @@ METHOD = (
 
 def analyse(
     name: str, workspace: Path, env: Mapping[str, str], args: argparse.Namespace
-) -> dict[str, Any]:
+) -> JsonObject:
     """All measurements of one module. An error of a step is kept with the steps before it."""
     env = {**env, "FLASHINFER_WORKSPACE_BASE": str(workspace)}
-    result: dict[str, Any] = {"target": jit_modules()[name][0].name}
+    result: JsonObject = {"target": jit_modules()[name][0].name}
     result["cold"] = probe("cold", name, env, args)
     if "error" not in result["cold"]:
         result["cache"] = cache_tree(workspace)
@@ -55,7 +55,7 @@ def analyse(
     return result
 
 
-def _first_launch(name: str, env: Mapping[str, str], args: argparse.Namespace) -> dict[str, Any]:
+def _first_launch(name: str, env: Mapping[str, str], args: argparse.Namespace) -> JsonObject:
     """The one step that measures a GPU, and so holds one; elsewhere its process says that there is none."""
     try:
         with gpu_lock(args.lock_timeout) as held:
@@ -65,7 +65,7 @@ def _first_launch(name: str, env: Mapping[str, str], args: argparse.Namespace) -
         return probe("first", name, env, args)
 
 
-def probe(step: str, name: str, env: Mapping[str, str], args: argparse.Namespace) -> dict[str, Any]:
+def probe(step: str, name: str, env: Mapping[str, str], args: argparse.Namespace) -> JsonObject:
     """Result of one `ncuflow jit-probe` process, or {"error": its last lines}."""
     lines: list[str] = []
     command = [sys.executable, "-m", "ncuflow", "jit-probe", step, name]
@@ -75,16 +75,16 @@ def probe(step: str, name: str, env: Mapping[str, str], args: argparse.Namespace
     outcome = run_child(command, env=env, timeout=args.timeout, on_line=lines.append)
     found = [line[len(MARKER) :] for line in lines if line.startswith(MARKER)]
     if found:
-        parsed: dict[str, Any] = json.loads(found[-1])
+        parsed: JsonObject = json.loads(found[-1])
         return parsed
     ended = "time limit" if outcome.timed_out else f"status {outcome.returncode}"
     return {"error": f"{ended}: " + " | ".join(plain_path(line.strip()) for line in lines[-3:])}
 
 
-def summarise(disks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarise(disks: Sequence[Mapping[str, Any]]) -> JsonObject:
     """Medians over processes; the samples stay beside them (s)."""
     good = [disk for disk in disks if "error" not in disk]
-    summary: dict[str, Any] = {
+    summary: JsonObject = {
         "n": len(good),
         "errors": [disk["error"] for disk in disks if "error" in disk],
     }
@@ -111,7 +111,7 @@ def shown_environment(env: Mapping[str, str]) -> dict[str, str]:
     return {name: plain_path(value) for name, value in env.items() if SHOWN_ENVIRONMENT.match(name)}
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
+def measure(args: argparse.Namespace) -> JsonObject:
     """jit_analysis.json: every module in turn. Builds hold no GPU; a first launch does."""
     env = python_environment()
     with ExitStack() as stack:

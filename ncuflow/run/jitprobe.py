@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ncuflow.io import JsonObject
 from ncuflow.target.contract import Target, jit_modules
 from ncuflow.target.launch import Params
 from ncuflow.target.source import Jit
@@ -30,7 +31,7 @@ CALLS = 100  # requests between two readings of the clock, because a single requ
 STEPS = ("cold", "disk", "first")
 
 
-def start(ignore_aot: bool) -> dict[str, Any]:
+def start(ignore_aot: bool) -> JsonObject:
     """Import, start CUDA if there is a GPU, and say how long that took (s)."""
     started = time.perf_counter()
     import torch
@@ -54,7 +55,7 @@ def start(ignore_aot: bool) -> dict[str, Any]:
     }
 
 
-def probe_cold(target: Target, module: Jit, repeats: int) -> dict[str, Any]:
+def probe_cold(target: Target, module: Jit, repeats: int) -> JsonObject:
     """Generation, build and load of a module that is not in the cache, each by itself (s)."""
     (spec, *_), generation_s = timed(lambda: target.modules(params(target, module)))
     result = {"uri": spec.name, "aot": is_aot(spec), "generation_s": generation_s}
@@ -81,7 +82,7 @@ def probe_cold(target: Target, module: Jit, repeats: int) -> dict[str, Any]:
     }
 
 
-def probe_disk(target: Target, module: Jit, repeats: int) -> dict[str, Any]:
+def probe_disk(target: Target, module: Jit, repeats: int) -> JsonObject:
     """First request with the library on disk, then further requests in the same process."""
     (spec, *_), generation_s = timed(lambda: target.modules(params(target, module)))
     aot = is_aot(spec)
@@ -94,7 +95,7 @@ def probe_disk(target: Target, module: Jit, repeats: int) -> dict[str, Any]:
     return {**result, "memory_hit_refused": reason[0] if reason else None}
 
 
-def probe_first(target: Target, module: Jit, repeats: int) -> dict[str, Any]:
+def probe_first(target: Target, module: Jit, repeats: int) -> JsonObject:
     """First launch after preparation (which loads the module), and the launches that follow (s)."""
     import torch
 
@@ -141,7 +142,7 @@ def is_aot(spec: Any) -> bool:
     return bool(path and Path(path).exists())
 
 
-def read_ninja(text: str) -> dict[str, Any]:
+def read_ninja(text: str) -> JsonObject:
     """Commands and flags of a build.ninja, without the machine's paths."""
     joined = text.replace("$\n", " ")
     flags = {}

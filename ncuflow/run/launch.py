@@ -36,7 +36,7 @@ from signal import Signals
 from typing import Any
 
 from ncuflow.evidence.provenance import origin
-from ncuflow.gpu import turns, use
+from ncuflow.gpu import lock, use
 from ncuflow.io import UsageError, write_text
 from ncuflow.model import Origin
 from ncuflow.process import die_with_parent, python_environment
@@ -56,7 +56,7 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     Each record says with what it was made. A broken CUDA context leaves the rest to the next process.
     """
     journal, job = _journal(args), f"{args.mode} {args.target}"
-    awaited = WaitForBuild(target, points, args.mode != "trace", args.after_builds)
+    builds_left = WaitForBuild(target, points, args.mode != "trace", args.after_builds)
 
     def load() -> None:
         build_begun()
@@ -65,16 +65,16 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
             gpu.begin_context()
         gpu.load_libraries()
 
-    def ready() -> None:
+    def prepare() -> None:
         with gpu.cuda_not_begun():
-            awaited.begin()
+            builds_left.begin()
         # Of what it takes to begin, only the wait for others is no part of a profiler's time limit.
-        print(turns.STARTS, file=sys.stderr, flush=True)
+        print(lock.STARTS, file=sys.stderr, flush=True)
         gpu.begin_cuda()
-        print(turns.WAITS, file=sys.stderr, flush=True)
+        print(lock.WAITS, file=sys.stderr, flush=True)
 
     try:
-        pause = turns.hold(load, job, ready)
+        pause = lock.hold(load, job, prepare)
         device = gpu.Gpu()
         use.note(use.READY, os.environ.get("CUDA_VISIBLE_DEVICES", ""), job)
     except (ImportError, RuntimeError) as error:
@@ -82,7 +82,7 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     what, rest = _run_of(args, target, device), journal.rest()
     what.done, what.rest, what.series = rest.refused | journal.done(), rest.records, rest.series
     what.pairs = _pairs(args, target)
-    what.first = lambda left: awaited.first(left, pause)
+    what.first = lambda left: builds_left.first(left, pause)
     made = rest.origin or origin(device.facts()["name"], device.driver())
     progress = Progress(
         len(points) + len(what.pairs),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel
 
 from ncuflow import answer
 from ncuflow.gpu import nvml
 from ncuflow.gpu.table import capability_of
-from ncuflow.io import UsageError, read_as, read_yaml, resource
+from ncuflow.io import JsonObject, UsageError, read_as, read_yaml, resource
 from ncuflow.sweep import points as sweep_points
 from ncuflow.target.contract import Target, known, load
 
@@ -40,11 +40,11 @@ class Measurable(answer.AnswerPart):
     """A kernel target, or an API with a trace template."""
 
     name: str
-    """as a sweep names it"""
+    """The name that a sweep uses."""
     status: Literal["ready", "measured", "not here", "planned", "left out"]
-    """measured: by the capture that --results is of; planned, left out: of a point, with --gpu"""
+    """measured: by the capture that --results names; planned, left out: for a point, with --gpu."""
     what: str
-    """what it is, or why it cannot be measured here"""
+    """What it is, or why it cannot be measured here."""
 
 
 class TargetsAnswer(answer.Answer):
@@ -52,11 +52,11 @@ class TargetsAnswer(answer.Answer):
 
     ROWS: ClassVar[tuple[str, ...]] = ("targets",)
     command: Literal["targets"] = "targets"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     ready: int
-    """how many can be; with --gpu, how many points are planned"""
+    """How many can be measured; with --gpu, how many points are planned."""
     targets: list[Measurable]
-    """kernel targets, then APIs"""
+    """The kernel targets, then the APIs."""
 
 
 READY = ("ready", "measured")
@@ -105,7 +105,7 @@ def planned(name: str, sweep: str) -> tuple[list[Row], str]:
     return [*backends, *rows], f"{count} of {len(rows)} points are planned for {gpu}"
 
 
-def _backends(target: Target, facts: dict[str, Any]) -> Iterator[Row]:
+def _backends(target: Target, facts: JsonObject) -> Iterator[Row]:
     """A row of each name; of several calls that have a backend of it, the first that a GPU has says what it wants."""
     for name in dict.fromkeys(one.name for one in target.backends):
         alike = [one for one in target.backends if one.name == name]
@@ -119,7 +119,7 @@ def _backends(target: Target, facts: dict[str, Any]) -> Iterator[Row]:
         yield {"name": f"{target.name}: {name}", "status": status, "what": what or ""}
 
 
-def gpu() -> tuple[dict[str, Any] | None, str]:
+def gpu() -> tuple[JsonObject | None, str]:
     """(facts of the GPU here or None, why there is none)."""
     if find_spec("torch") is None:
         return None, "torch is not installed"
@@ -127,7 +127,7 @@ def gpu() -> tuple[dict[str, Any] | None, str]:
     return ({"compute_capability": found[0]}, "") if found else (None, "no GPU here")
 
 
-def targets(facts: dict[str, Any] | None, why: str) -> list[Row]:
+def targets(facts: JsonObject | None, why: str) -> list[Row]:
     """A row of each kernel target: whether its default point runs on this GPU."""
     rows = []
     for target in known().values():
@@ -137,7 +137,7 @@ def targets(facts: dict[str, Any] | None, why: str) -> list[Row]:
     return rows
 
 
-def apis(facts: dict[str, Any] | None, measured: dict[str, Row]) -> list[Row]:
+def apis(facts: JsonObject | None, measured: dict[str, Row]) -> list[Row]:
     """A row of each API with a trace template: what a capture of it came to, else whether it may be tried."""
     rows = []
     for target in known().values():

@@ -64,7 +64,7 @@ def _notes(root: Path) -> Iterator[tuple[Path, FailedCapture]]:
             yield path, read_as(path, FailedCapture, "a note of a failed capture")
 
 
-def told(root: Path, targets: Iterable[str]) -> list[str]:
+def messages(root: Path, targets: Iterable[str]) -> list[str]:
     """A line for each reason for which captures of these targets are missing."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for _, loss in _notes(root):

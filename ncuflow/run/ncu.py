@@ -49,7 +49,7 @@ def ncu_command(batch: Batch) -> list[str]:
     # `all`: a virtual environment's python may be a launcher whose child does the work.
     command += ["--clock-control", args.clock_control, "--target-processes", "all"]
     # ncu applies its rules while it holds the GPU, and not to a report that it wrote before.
-    command += ["-f", "-o", batch.place(args.name), "--apply-rules", "yes" if args.rules else "no"]
+    command += ["-f", "-o", batch.path(args.name), "--apply-rules", "yes" if args.rules else "no"]
     for section in _words(args.sections):
         command += ["--section", section]
     keys = registry_keys(load(args.target))

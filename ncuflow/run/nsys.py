@@ -126,7 +126,7 @@ def _turn(point: Mapping[str, Any]) -> int:
 
 def _trace(batch: Batch) -> int:
     report = batch.stage / f"{batch.args.name}.nsys-rep"
-    profiled, restore = profile_command(batch.place(batch.args.name))
+    profiled, restore = profile_command(batch.path(batch.args.name))
     program = batch.program()
     (batch.stage / "home").mkdir()
     env = program_environment(batch.held.environ, (batch.stage / "home").resolve())

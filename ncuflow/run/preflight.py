@@ -17,9 +17,9 @@ from ncuflow import answer
 from ncuflow.evidence import provenance as provenance_of
 from ncuflow.evidence.provenance import origin, whole
 from ncuflow.gpu import nvml
+from ncuflow.gpu.lock import gpu_lock
 from ncuflow.gpu.nvml import NoGpuError
-from ncuflow.gpu.turns import gpu_lock
-from ncuflow.io import write_json
+from ncuflow.io import JsonObject, write_json
 from ncuflow.model import Provenance
 from ncuflow.origin import package_version
 from ncuflow.process import output_of
@@ -30,7 +30,6 @@ from ncuflow.run.ncu import REMEDY
 from ncuflow.run.probes import LIMIT_S, TorchCheck
 from ncuflow.run.profiler import parse_version
 
-Finding = dict[str, Any]
 DISK_NEEDED_GB = 5.0
 TOOLS = ("ncu", "nsys", "nvcc")
 DCGM = frozenset({"nv-hostengine", "dcgm-exporter", "dcgmi"})  # programs that hold the counters
@@ -56,18 +55,18 @@ REMEDIES = {
 }
 
 
-def finding(check: str, status: str, found: str, remedy: str | None = None) -> Finding:
+def finding(check: str, status: str, found: str, remedy: str | None = None) -> JsonObject:
     """One line of the preflight; one that is not ok says what helps."""
     helps = None if status == "ok" else remedy or REMEDIES[check]
     return {"check": check, "status": status, "found": found, "remedy": helps}
 
 
-def installed(check: str, version: str | None) -> Finding:
+def installed(check: str, version: str | None) -> JsonObject:
     """A package or a tool, or how to get it."""
     return finding(check, "ok" if version else "missing", version or "not found")
 
 
-def gpu_findings(gpu: dict[str, Any] | None) -> list[Finding]:
+def gpu_findings(gpu: JsonObject | None) -> list[JsonObject]:
     """GPU, driver and clocks, from nvml.DriverQuery.facts."""
     if gpu is None:
         return [finding("gpu", "missing", "no NVIDIA GPU visible")]
@@ -80,7 +79,7 @@ def gpu_findings(gpu: dict[str, Any] | None) -> list[Finding]:
     ]
 
 
-def clock_finding(gpu: dict[str, Any]) -> Finding:
+def clock_finding(gpu: JsonObject) -> JsonObject:
     """Clocks now and why they are held back. An idle GPU's low clock is no fault."""
     if gpu["sm_mhz"] is None:
         return finding("clocks", "warn", UNTOLD, "timings are kept with the clocks unknown")
@@ -91,7 +90,7 @@ def clock_finding(gpu: dict[str, Any]) -> Finding:
     return finding("clocks", "ok", found)
 
 
-def torch_finding(version: str, found: dict[str, Any]) -> Finding:
+def torch_finding(version: str, found: JsonObject) -> JsonObject:
     """An installed torch, and what `TorchCheck.answer` says of it."""
     if found.get("timed_out"):
         words = f"{version}, not loaded within {LIMIT_S:.0f} s"
@@ -107,7 +106,7 @@ def torch_finding(version: str, found: dict[str, Any]) -> Finding:
     return finding("torch", "fail", f"{version}, sees no GPU: built {built}", remedy)
 
 
-def counter_finding(refused: bool | None) -> Finding:
+def counter_finding(refused: bool | None) -> JsonObject:
     """Permission to read performance counters."""
     if refused is None:
         return finding("counters", "warn", UNTOLD, f"if ncu fails: {REMEDY}")
@@ -116,7 +115,7 @@ def counter_finding(refused: bool | None) -> Finding:
     return finding("counters", "ok", "allowed")
 
 
-def lock_finding(lock: Path, uid: int) -> Finding:
+def lock_finding(lock: Path, uid: int) -> JsonObject:
     """ncu's own lock file, which outlives a killed ncu and shuts out other users."""
     try:
         ours = lock.stat().st_uid == uid
@@ -127,7 +126,7 @@ def lock_finding(lock: Path, uid: int) -> Finding:
     return finding("ncu lock", "warn", f"{lock.name} of another user in the temporary folder")
 
 
-def process_finding(count: int | None) -> Finding:
+def process_finding(count: int | None) -> JsonObject:
     """Other programs on the GPU."""
     if count == 0:
         return finding("gpu processes", "ok", "none")
@@ -136,13 +135,13 @@ def process_finding(count: int | None) -> Finding:
     )
 
 
-def dcgm_finding(processes: str | None) -> Finding:
+def dcgm_finding(processes: str | None) -> JsonObject:
     """DCGM holds the counters while it runs: `ps -eo comm`."""
     running = DCGM & {line.strip() for line in (processes or "").splitlines()}
     return finding("dcgm", *(("warn", "running") if running else ("ok", "not running")))
 
 
-def cache_finding(cache: Path, shown: str) -> Finding:
+def cache_finding(cache: Path, shown: str) -> JsonObject:
     """Place, modules and size of FlashInfer's JIT cache."""
     modules = list(cache.glob("*/*/cached_ops/*/*.so"))
     if not modules:
@@ -151,7 +150,7 @@ def cache_finding(cache: Path, shown: str) -> Finding:
     return finding("jit cache", "ok", f"{shown}: {len(modules)} modules, {size:.0f} MiB")
 
 
-def disk_finding(free_bytes: int) -> Finding:
+def disk_finding(free_bytes: int) -> JsonObject:
     """Room for reports and the JIT cache."""
     free = free_bytes / 1e9
     if free < DISK_NEEDED_GB:
@@ -184,7 +183,7 @@ def _tool_version(name: str) -> str | None:
 
 
 def provenance(
-    gpu: dict[str, Any] | None,
+    gpu: JsonObject | None,
     tools: dict[str, str | None],
     evidence_tier: str,
     clock_policy: str,
@@ -198,8 +197,8 @@ def provenance(
 
 
 def findings(
-    gpu: dict[str, Any] | None, tools: dict[str, str | None], origin: Provenance
-) -> list[Finding]:
+    gpu: JsonObject | None, tools: dict[str, str | None], origin: Provenance
+) -> list[JsonObject]:
     """All checks, in the order of a reader's questions."""
     versions = {
         "cuda toolkit": tools["nvcc"],
@@ -220,7 +219,7 @@ def findings(
     return [*rows, disk_finding(shutil.disk_usage(Path.cwd()).free)]
 
 
-def preflight(recorded: bool, clock_policy: str, counters: bool = True) -> dict[str, Any]:
+def preflight(recorded: bool, clock_policy: str, counters: bool = True) -> JsonObject:
     """The whole of environment.json."""
     gpu = nvml.first().facts()
     tier, why = "C", "recorded evidence was asked for"
@@ -250,7 +249,7 @@ def gpu_held() -> Iterator[bool]:
         yield False
 
 
-def reached() -> dict[str, Any]:
+def reached() -> JsonObject:
     """ceilings.json of the GPU that is held. What is broken fails with whatever it likes, a missing library for one."""
     try:
         with Driver() as device:
@@ -259,7 +258,7 @@ def reached() -> dict[str, Any]:
         return ceilings.unmeasured(one_line(error))
 
 
-def _probe(result: dict[str, Any], tools: Sequence[str]) -> None:
+def _probe(result: JsonObject, tools: Sequence[str]) -> None:
     """What a tiny profile by each of these tools that are here found out, in its row; without ncu there are no counters."""
     rows = {row["check"]: row for row in result["findings"]}
     here = [tool for tool in tools if rows[tool]["status"] == "ok"]
@@ -278,19 +277,19 @@ class PreflightAnswer(answer.Answer):
 
     ROWS: ClassVar[tuple[str, ...]] = ("findings",)
     command: Literal["preflight"] = "preflight"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     tier: answer.Tier
-    """of what would be measured here"""
+    """The tier of what would be measured here."""
     tier_reason: str
-    """why it is that"""
-    provenance: dict[str, Any]
-    """GPU, versions and date, null where nobody can say"""
-    gpu: dict[str, Any] | None
-    """what the driver says of the GPU: clocks in MHz, memory in MiB; null without one"""
+    """The reason for that tier."""
+    provenance: JsonObject
+    """The GPU, versions and date; null where they are not known."""
+    gpu: JsonObject | None
+    """What the driver says of the GPU: clocks in MHz, memory in MiB; null without a GPU."""
     jit_cache: str
-    """where FlashInfer's compiled modules are"""
+    """The folder of FlashInfer's compiled modules."""
     findings: list[provenance_of.Finding]
-    """each thing that was looked at: ok, warn, missing or fail, and the remedy of what is not ok"""
+    """Each check: ok, warn, missing or fail, and the remedy of what is not ok."""
 
 
 def measured(

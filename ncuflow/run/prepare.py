@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
+from ncuflow.io import JsonObject
 from ncuflow.record import Check, Order, PairRecord, PointRecord, Status, WorkRecord
 from ncuflow.run import builds
 from ncuflow.run.timing import ROUNDS, PointTiming
@@ -75,9 +76,7 @@ class Bench(Protocol):
     def comparable(
         self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]: ...
-    def worst(
-        self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]
-    ) -> dict[str, Any]: ...
+    def worst(self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> JsonObject: ...
 
 
 class CheckedLaunch(NamedTuple):
@@ -86,7 +85,7 @@ class CheckedLaunch(NamedTuple):
 
     check: Check
     wrong: str | None = None
-    worst: dict[str, Any] | None = None
+    worst: JsonObject | None = None
 
 
 def warm_up(device: Bench, launch: Launch) -> None:

@@ -9,10 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 from ncuflow.evidence.points import Contents
-from ncuflow.io import scratch
+from ncuflow.io import JsonObject, scratch
 from ncuflow.process import (
     CaptureError,
     ProcessExit,
@@ -21,7 +20,7 @@ from ncuflow.process import (
     run_child,
 )
 from ncuflow.run import ceilings, ncu, nsys
-from ncuflow.run.builds import shown
+from ncuflow.run.builds import as_line
 from ncuflow.run.profiler import ProfilerOutput
 
 LIMIT_S = 60.0
@@ -74,15 +73,15 @@ class TorchCheck:
                 command, env=environment, timeout=LIMIT_S, on_line=self._lines.append
             )
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> JsonObject:
         """{"gpu": whether it sees one, "cuda": what it is built for, None without}, {"error": line}, or {"timed_out": True}."""
         self._thread.join()
         if self._outcome and self._outcome.timed_out:
             return {"timed_out": True}
         answers = [line.removeprefix(MARK) for line in self._lines if line.startswith(MARK)]
         if answers:
-            found: dict[str, Any] = json.loads(answers[-1])
-            return {"error": shown(**found)} if "kind" in found else found
+            found: JsonObject = json.loads(answers[-1])
+            return {"error": as_line(**found)} if "kind" in found else found
         status = self._outcome.returncode if self._outcome else None
         return {"error": f"its process ended with status {status}"}
 

@@ -27,9 +27,9 @@ from ncuflow.evidence.points import (
     timed_ok,
 )
 from ncuflow.gpu import nvml, use
-from ncuflow.gpu.turns import BEGINS, STARTS, WAITS, Held, gpu_seat
-from ncuflow.io import read_json, write_json
-from ncuflow.private import told
+from ncuflow.gpu.lock import BEGINS, STARTS, WAITS, Held, gpu_slot
+from ncuflow.io import JsonObject, read_json, write_json
+from ncuflow.private import masked_line
 from ncuflow.process import CaptureError, ProcessExit, run_child, scrub_command
 from ncuflow.run.progress import left
 
@@ -77,7 +77,7 @@ class ProfilerOutput:
         """The last line that complains, else that says something, without folders of the machine; "" where none does."""
         said = [line.strip() for line in reversed(self.tail) if not BAR.search(line)]
         complaints = [line for line in said if COMPLAINT.search(line)]
-        return told(next(iter(complaints + said), ""))
+        return masked_line(next(iter(complaints + said), ""))
 
     def waited(self) -> float:
         """Seconds that the program has waited for its GPU."""
@@ -120,17 +120,17 @@ class Batch:
 
     tool: str
     args: argparse.Namespace
-    points: list[dict[str, Any]]
+    points: list[JsonObject]
     held: Held
     stage: Path
-    unfit: list[dict[str, Any]] = field(default_factory=list)
+    unfit: list[JsonObject] = field(default_factory=list)
     progress: ProfilerOutput = field(init=False)  # what the tool prints
 
     @property
     def ids(self) -> list[str]:
         return [point["id"] for point in self.points]
 
-    def place(self, name: str) -> str:
+    def path(self, name: str) -> str:
         """A file of the folder, for a command line."""
         return os.path.relpath(self.stage / name)
 
@@ -142,7 +142,7 @@ class Batch:
         """
         args = self.args
         command = [sys.executable, "-m", "ncuflow", "launch", args.target, "--mode", "trace"]
-        command += ["--points", self.place("points.json"), "--out", self.place("progress.jsonl")]
+        command += ["--points", self.path("points.json"), "--out", self.path("progress.jsonl")]
         command += ["--repeats", str(args.repeats), *([] if args.flush else ["--no-flush"])]
         command += ["--after-builds"] * args.after_builds
         return command + ["--unchecked"] * bool(args.timing or args.unchecked)
@@ -152,7 +152,7 @@ class Batch:
         the points that fail."""
         while True:
             outcome = self._run(command, env)
-            said = self.said()
+            said = self.point_records()
             unfit = [record for record in said if record.get("status") in ("error", "wrong")]
             lost = any(record.get("status") == "lost" for record in said)
             if not lost or len(unfit) == len(self.unfit):
@@ -178,7 +178,7 @@ class Batch:
             meanwhile=lambda: import_module(DESCRIBES),
         )
 
-    def said(self) -> list[dict[str, Any]]:
+    def point_records(self) -> list[JsonObject]:
         """The record of each point that the program came to."""
         return [*self.unfit, *read_progress(self.progress.records)]
 
@@ -199,7 +199,7 @@ class Batch:
     def nothing(self, report: Path, why: str) -> int:
         """Keep that no point was ok, where it was so; returns the exit status. Raises CaptureError where the report lacks
         kernels for another reason."""
-        said = self.said()
+        said = self.point_records()
         if not all_failed(self.ids, said):
             raise self.failed(why)
         keep_nothing(self.tool, self.args.out / report.name, self.ids, said)
@@ -207,7 +207,7 @@ class Batch:
 
     def lost(self, found: Contents | None, outcome: ProcessExit) -> list[dict[str, str]]:
         """The points that the report lacks; none where nobody could count."""
-        said = self.said()
+        said = self.point_records()
         return [] if found is None else lost_points(self.ids, found, said, self.ending(outcome))
 
     def keep(
@@ -270,7 +270,7 @@ def capture(
         report = args.out / f"{args.name}{suffix}"
         keep_nothing(tool, report, [p["id"] for p in planned], read_records(args.timing))
         return LOST
-    with gpu_seat(args.lock_timeout) as held, staging(args.out, args.name) as stage:
+    with gpu_slot(args.lock_timeout) as held, staging(args.out, args.name) as stage:
         return work(Batch(tool, args, points, held, stage))
 
 

@@ -12,6 +12,7 @@ from time import monotonic, sleep
 from typing import Any, Protocol
 
 from ncuflow.gpu import nvml
+from ncuflow.io import JsonObject
 from ncuflow.run.timing import THROTTLES, Burst
 
 Run = Callable[[], None]
@@ -63,7 +64,7 @@ class Stopwatch(ABC):
         """Evict the L2 cache: read twice its size. Reading leaves no line that must be written back
         while the next kernel runs."""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """{"name", "compute_capability", "memory_bytes", …}, what a target's skip() is given."""
         return self._facts
 
@@ -71,7 +72,7 @@ class Stopwatch(ABC):
         """Version of the driver; None if NVML cannot tell."""
         return nvml.driver()
 
-    def clocks(self) -> dict[str, Any] | None:
+    def clocks(self) -> JsonObject | None:
         """{"sm_mhz", "mem_mhz", "throttle": [reasons]}; None if NVML cannot tell."""
         return self.nvml.clocks()
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
+from ncuflow.io import JsonObject
 from ncuflow.record import (
     KEPT,
     Check,
@@ -83,7 +84,7 @@ class Clock(Protocol):
     def steady(self, run: Callable[[], None], n: int, group: int) -> Burst: ...
     def settle(self) -> None: ...
     def floor_us(self) -> float: ...
-    def clocks(self) -> dict[str, Any] | None: ...
+    def clocks(self) -> JsonObject | None: ...
 
 
 @dataclass
@@ -339,7 +340,7 @@ def _joined(bursts: Iterable[Burst]) -> list[float]:
     return [time for burst in bursts for time in burst.times]
 
 
-def summary(samples: Sequence[float]) -> dict[str, Any]:
+def summary(samples: Sequence[float]) -> JsonObject:
     """What every series says (``record.Times``) of times in µs, four significant digits.
 
     Raises ValueError if there are no samples.

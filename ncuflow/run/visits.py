@@ -77,8 +77,8 @@ def unpaired(run: Run, points: Sequence[Planned]) -> list[Planned]:
     errors = {one for one, (status, _) in run.done.items() if status == "error"}
     failing = [{side.id for side in pair} for pair in run.pairs if pair_name(*pair) in errors]
     suspects = set().union(*(sides for sides in failing if not sides & errors))
-    awaited = {side.id for pair in pairs_left(run) for side in pair} - suspects
-    return [point for point in missing if point.id not in awaited]
+    in_pairs = {side.id for pair in pairs_left(run) for side in pair} - suspects
+    return [point for point in missing if point.id not in in_pairs]
 
 
 def new_pair(base: Planned, other: Planned) -> PairRecord:

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ncuflow.io import write_json
+from ncuflow.io import JsonObject, write_json
 from ncuflow.origin import built_version, package_folder, package_version
 from ncuflow.process import CaptureError
 from ncuflow.source import cuda
@@ -101,13 +101,13 @@ def _imported_as(node: ast.ImportFrom, name: str) -> str | None:
     return next((alias.name for alias in node.names if (alias.asname or alias.name) == name), None)
 
 
-def index(package: Package) -> dict[str, Any]:
+def index(package: Package) -> JsonObject:
     """The whole of source_index.json; ``missing`` says why a target has no entry.
 
     Raises CaptureError if the package has all that is declared of no target.
     """
-    entries: dict[str, dict[str, Any]] = {}
-    scheduler: dict[str, dict[str, Any]] = {}
+    entries: dict[str, JsonObject] = {}
+    scheduler: dict[str, JsonObject] = {}
     missing: dict[str, str] = {}
     for name, target in known().items():
         try:
@@ -132,7 +132,7 @@ def index(package: Package) -> dict[str, Any]:
     }
 
 
-def python_symbols(entries: dict[str, dict[str, Any]]) -> dict[str, str]:
+def python_symbols(entries: dict[str, JsonObject]) -> dict[str, str]:
     """{name: file} of the Python API of the targets."""
     found = [
         api for entry in entries.values() for role, api in entry["api"].items() if role != "jit"
@@ -140,7 +140,7 @@ def python_symbols(entries: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {api["symbol"].rpartition(".")[2]: api["file"] for api in found}
 
 
-def target_entry(package: Package, target: Target) -> dict[str, Any]:
+def target_entry(package: Package, target: Target) -> JsonObject:
     """API, JIT generator, templates and kernels of one kernel target."""
     symbols = {
         key: value for key, value in target.source.api.items() if value.startswith("flashinfer.")
@@ -158,7 +158,7 @@ def target_entry(package: Package, target: Target) -> dict[str, Any]:
     }
 
 
-def span(package: Package, symbol: Symbol, kernels: bool = False) -> dict[str, Any]:
+def span(package: Package, symbol: Symbol, kernels: bool = False) -> JsonObject:
     """File and lines of a function, or of the ``__global__`` function of that name."""
     name, header = symbol
     same = [f for f in package.functions(header) if f.name == name and f.kernel >= kernels]
@@ -175,9 +175,9 @@ def existing(package: Package, file: str) -> str:
     return file
 
 
-def environment(package: Package) -> dict[str, list[dict[str, Any]]]:
+def environment(package: Package) -> dict[str, list[JsonObject]]:
     """{variable: [{file, line, default}]} of every read in the package; default is source text."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[JsonObject]] = {}
     for file in sorted(package.root.rglob("*.py")):
         relative = file.relative_to(package.root)
         if relative.parts[0] == "data":
@@ -208,7 +208,7 @@ def environment_reads(tree: ast.Module) -> Iterator[tuple[str, int, str | None]]
             yield value, key.lineno, None if default is None else ast.unparse(default)
 
 
-def signatures(root: Path, symbols: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+def signatures(root: Path, symbols: Mapping[str, str]) -> dict[str, list[JsonObject]]:
     """Call -> parameters, of functions, and of a class as ``X`` (its ``__init__``) and ``X.plan``.
 
     symbols: {name: file below root}. What a version does not define in that file is left out.
@@ -230,7 +230,7 @@ def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8") if path.exists() else "")
 
 
-def parameters(node: ast.FunctionDef) -> list[dict[str, Any]]:
+def parameters(node: ast.FunctionDef) -> list[JsonObject]:
     """[{"name", "kind": positional | keyword | var_positional | var_keyword, "default": source or None}]."""
     spec = node.args
     positional = [*spec.posonlyargs, *spec.args]
@@ -246,7 +246,7 @@ def parameters(node: ast.FunctionDef) -> list[dict[str, Any]]:
     return [row for row in out if row["name"] != "self"]
 
 
-def _row(parameter: ast.arg, kind: str, default: str | None) -> dict[str, Any]:
+def _row(parameter: ast.arg, kind: str, default: str | None) -> JsonObject:
     return {"name": parameter.arg, "kind": kind, "default": default}
 
 

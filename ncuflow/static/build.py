@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow import toolkit
-from ncuflow.io import UsageError, read_json, replacing, scratch, write_text
+from ncuflow.io import JsonObject, UsageError, read_json, replacing, scratch, write_text
 from ncuflow.origin import flashinfer_version, now, package_version
 from ncuflow.parsers import sass
 from ncuflow.private import masked
@@ -107,13 +107,13 @@ def _commands(module: str, ninja: Path) -> Iterable[CompileJob]:
         yield CompileJob(module, Path(entry["file"]).name, entry["command"])
 
 
-def build(job: CompileJob, out: Path, deadline: float) -> dict[str, Any]:
+def build(job: CompileJob, out: Path, deadline: float) -> JsonObject:
     """One source compiled and read: {module, source, status, reason, seconds, kernels}.
 
     status: built, error, or "not compiled" after `deadline` (of time.monotonic). kernels: mangled name
     -> what `sass` reads, with the demangled name.
     """
-    result: dict[str, Any] = {
+    result: JsonObject = {
         "module": job.module,
         "source": job.source,
         "status": "not compiled",
@@ -137,15 +137,15 @@ def build(job: CompileJob, out: Path, deadline: float) -> dict[str, Any]:
             complaint = masked(next(complaints, "no output").strip())
             reason = re.sub(r"(/[^\s/:]+)*/(?=[^\s/])", "", complaint)
             return result | {"status": "error", "reason": reason}
-        usage = toolkit.said("cuobjdump", "-res-usage", str(cubin))
+        usage = toolkit.output("cuobjdump", "-res-usage", str(cubin))
         write_text(out / "usage" / job.arch / f"{job.module}.{job.source}.txt", usage)
         found = read(
-            job.arch, usage, toolkit.said("cuobjdump", "-sass", str(cubin)), "\n".join(said)
+            job.arch, usage, toolkit.output("cuobjdump", "-sass", str(cubin)), "\n".join(said)
         )
     return result | {"status": "built", "reason": None, "kernels": found}
 
 
-def read(arch: str, usage: str, listing: str, compiled: str) -> dict[str, dict[str, Any]]:
+def read(arch: str, usage: str, listing: str, compiled: str) -> dict[str, JsonObject]:
     """The kernels of a cubin, by mangled name, of what the three tools say of it.
 
     From sm_90 on the compiler counts what CUDA reserves into the shared memory of a kernel that uses any; here
@@ -177,9 +177,9 @@ def _unspilled(resources: Mapping[str, int]) -> dict[str, int | None]:
 
 def facts(
     arch: str, results: Sequence[Mapping[str, Any]], todo: Sequence[CompileJob]
-) -> dict[str, Any]:
+) -> JsonObject:
     """What is stored: origin, sources with their status, and every kernel once a module."""
-    kernels: dict[tuple[str, str], dict[str, Any]] = {}
+    kernels: dict[tuple[str, str], JsonObject] = {}
     for result in results:
         for mangled, kernel in result["kernels"].items():
             module = result["module"]
@@ -192,7 +192,7 @@ def facts(
     }
 
 
-def origin(arch: str, todo: Sequence[CompileJob]) -> dict[str, Any]:
+def origin(arch: str, todo: Sequence[CompileJob]) -> JsonObject:
     """What was compiled for which architecture, with what, and when."""
     return {
         "schema": 1,
@@ -206,11 +206,11 @@ def origin(arch: str, todo: Sequence[CompileJob]) -> dict[str, Any]:
     }
 
 
-def stored(path: Path, today: Mapping[str, Any]) -> dict[str, Any] | None:
+def stored(path: Path, today: Mapping[str, Any]) -> JsonObject | None:
     """What an earlier run left, None where none did. Raises UsageError where it was made with something else."""
     if not path.exists():
         return None
-    found: dict[str, Any] = read_json(path)
+    found: JsonObject = read_json(path)
     for key in ("arch", "flashinfer", "tools"):
         if found.get(key) != today[key]:
             said = f"{path} has facts of {key} {found.get(key)}, this is {today[key]}"
@@ -218,7 +218,7 @@ def stored(path: Path, today: Mapping[str, Any]) -> dict[str, Any] | None:
     return found
 
 
-def merged(earlier: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any]:
+def merged(earlier: Mapping[str, Any] | None, new: Mapping[str, Any]) -> JsonObject:
     """The facts of two runs: of a source that both name, those of the run that built it."""
     if earlier is None:
         return dict(new)
@@ -242,7 +242,7 @@ def _built(source: Mapping[str, Any] | None) -> bool:
 
 
 def _version(name: str) -> str | None:
-    found = re.search(r"V(\d+\.\d+\.\d+)", toolkit.said(name, "--version"))
+    found = re.search(r"V(\d+\.\d+\.\d+)", toolkit.output(name, "--version"))
     return found[1] if found else None
 
 
@@ -280,19 +280,19 @@ def compile_all(
     file = out / FILE
     earlier = stored(file, origin(arch, todo))
     done = {_key(s) for s in (earlier or {"sources": []})["sources"] if _built(s)}
-    results: list[dict[str, Any]] = []
+    results: list[JsonObject] = []
     left = [job for job in todo if (job.module, job.source) not in done]
     with ThreadPoolExecutor(max(1, workers or os.cpu_count() or 1)) as pool:
         try:
             for result in pool.map(lambda job: build(job, out, deadline), left):
-                results.append(_said(result))
+                results.append(_report(result))
         finally:  # an interrupted run keeps what it has
             pool.shutdown(cancel_futures=True)
             save(file, merged(earlier, facts(arch, results, todo)))
     return all(_built(result) for result in results)
 
 
-def _said(result: dict[str, Any]) -> dict[str, Any]:
+def _report(result: JsonObject) -> JsonObject:
     what = result["reason"] or f"{len(result['kernels'])} kernels in {result['seconds']} s"
     print(f"static: {result['module']} {result['source']}: {what}", file=sys.stderr, flush=True)
     return result

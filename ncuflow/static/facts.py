@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ncuflow.evidence import location
 from ncuflow.findings.kernelname import canonical
-from ncuflow.io import read_json, read_yaml, resource
+from ncuflow.io import JsonObject, read_json, read_yaml, resource
 from ncuflow.sweep import points as sweep
 
 FILE = "static.json.xz"
@@ -22,24 +21,24 @@ SWEEP, MODULES = "static", "modules"
 class Facts:
     """What `ncuflow static` wrote for an architecture."""
 
-    content: dict[str, Any]
+    content: JsonObject
 
     @cached_property
-    def kernels(self) -> dict[str, dict[str, Any]]:
+    def kernels(self) -> dict[str, JsonObject]:
         """Facts of each kernel by canonical name; of one that several modules hold, the first."""
         return self.of_type(None)
 
-    def of_type(self, dtype: str | None) -> dict[str, dict[str, Any]]:
+    def of_type(self, dtype: str | None) -> dict[str, JsonObject]:
         """The same from modules of a data type (f16) and those of all types: the names of attention kernels
         do not tell theirs."""
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, JsonObject] = {}
         for kernel in self.content["kernels"]:
             typed = "_dtype_q_" in kernel["module"]
             if dtype is None or not typed or f"_dtype_q_{dtype}_" in kernel["module"]:
                 found.setdefault(canonical(kernel["name"]), kernel)
         return found
 
-    def modules(self) -> Iterator[dict[str, Any]]:
+    def modules(self) -> Iterator[JsonObject]:
         """Each module: its sources, how many of them were built, why not, and its kernels in short."""
         for name in dict.fromkeys(source["module"] for source in self.content["sources"]):
             sources = [s for s in self.content["sources"] if s["module"] == name]

@@ -14,6 +14,7 @@ from scipy.optimize import least_squares
 
 from ncuflow import answer
 from ncuflow.findings.ceilings import datasheet
+from ncuflow.io import JsonObject
 from ncuflow.model import Point, Provenance, Results
 from ncuflow.static.device import Device, device
 from ncuflow.target.contract import Target, known
@@ -86,17 +87,17 @@ class PredictedPoint(answer.AnswerPart):
     """A time that was predicted, never measured."""
 
     point: str
-    """its id"""
+    """The id of the point."""
     us: float
-    """µs"""
+    """The predicted time, µs."""
     low: float
-    """lower end of its interval, µs"""
+    """The lower end of its interval, µs."""
     high: float
-    """upper end, µs"""
+    """The upper end of its interval, µs."""
     measured_us: float | None
-    """what was measured on that GPU, µs; null where it was not there"""
+    """The time that was measured on that GPU, µs; null where it was not measured."""
     bounded: bool
-    """whether bounds make up most of the prediction, and not latency"""
+    """Whether bounds, and not latency, make up most of the prediction."""
 
 
 def case(
@@ -302,7 +303,7 @@ def _written(target: Target | None, point: Point) -> int | None:
     return target.written(point["params"]) if target and target.written else None
 
 
-def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> dict[str, Any]:
+def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> JsonObject:
     """predictions.json: the predictions, and how far such predictions are off where that is known.
 
     left_out: each measured point as the others predict it; crossed: the measured points of the other
@@ -348,7 +349,7 @@ def _wider(here: Provenance, there: Provenance) -> float:
     return OTHER_GPU if here["gpu"] != there["gpu"] else 1.0
 
 
-def _errors(residuals: Sequence[Residual], points: Sequence[PredictedPoint]) -> dict[str, Any]:
+def _errors(residuals: Sequence[Residual], points: Sequence[PredictedPoint]) -> JsonObject:
     inside = [p.low <= (p.measured_us or 0) <= p.high for p in points]
     kinds = {"bounds": True, "latency": False}
     return {
@@ -370,25 +371,25 @@ class PredictAnswer(answer.Answer):
 
     ROWS: ClassVar[tuple[str, ...]] = ("points",)
     command: Literal["predict"] = "predict"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     tier: Literal["S"]
-    """of the predictions"""
-    predicted_from: dict[str, Any]
-    """the GPU that was measured, with versions and date"""
-    predicted_for: dict[str, Any]
-    """the GPU that is predicted"""
+    """The tier of the predictions."""
+    predicted_from: JsonObject
+    """The GPU that was measured, with versions and date."""
+    predicted_for: JsonObject
+    """The GPU that is predicted."""
     covered: float
-    """the chance that a time lies in its interval, of 1"""
+    """The chance that a time lies in its interval, of 1."""
     across: float
-    """times by which intervals are wider on another GPU"""
-    known_points: dict[str, Any]
-    """how far each measured point lies from what the others predict of it"""
-    crossed: dict[str, Any] | None
-    """how far the predictions were off on the other GPU; null where it was not measured"""
+    """The factor by which intervals are wider on another GPU."""
+    known_points: JsonObject
+    """How far each measured point lies from what the others predict for it."""
+    crossed: JsonObject | None
+    """How far the predictions were off on the other GPU; null where it was not measured."""
     points: list[PredictedPoint]
-    """each prediction"""
+    """Each prediction."""
     not_predicted: dict[str, str]
-    """points that no prediction could be made of, each with why"""
+    """The points that could not be predicted, each with the reason."""
 
 
 COLUMNS = {

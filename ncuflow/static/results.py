@@ -21,7 +21,7 @@ from ncuflow.findings import ceilings
 from ncuflow.findings.join import Joined
 from ncuflow.findings.results import point_of
 from ncuflow.io import UsageError, read_json, write_json
-from ncuflow.model import Kernel, KernelRow, Provenance, Results, TimingRow
+from ncuflow.model import Kernel, KernelRow, Provenance, Results, Row, TimingRow
 from ncuflow.parsers.demangled import cute_name
 from ncuflow.record import PointRecord, places
 from ncuflow.static.device import Device, device
@@ -148,7 +148,7 @@ def _metrics(
 
 def _unknown(point: str, at: int) -> Kernel:
     """A kernel of which nothing is known yet."""
-    row: dict[str, Any] = dict.fromkeys(KernelRow.__annotations__)
+    row: Row = dict.fromkeys(KernelRow.__annotations__)
     row |= {"name": TORCH, "point": point, "kernel": at, "report": "static", "batch": "static"}
     return cast(Kernel, row | {"metrics": {}, "stalls": [], "breakdown": [], "rules": []})
 

@@ -106,7 +106,7 @@ def _of_ranges(timeline: Timeline, pattern: re.Pattern[str], places: Ints) -> li
     return spans
 
 
-def told(label: str) -> dict[str, int]:
+def parse_range(label: str) -> dict[str, int]:
     """What a range's name says of its step: prompts, decodes, tokens, and of the KV cache all tokens that are read."""
     said: dict[str, int] = {}
     if ENDLESS.search(label):
@@ -278,7 +278,7 @@ def _classified(timeline: Timeline, spans: list[StepSpan]) -> list[StepSpan]:
     rows = timeline.rows
     seen: dict[bytes, str] = {}
     for span in spans:
-        span.said = told(span.label)
+        span.said = parse_range(span.label)
         numbers = np.unique(rows["what"][span.rows])
         kind = _labelled(span) or seen.get(numbers.tobytes())
         span.kind = kind or seen.setdefault(numbers.tobytes(), _by_kernels(timeline, numbers))

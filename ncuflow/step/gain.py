@@ -59,7 +59,7 @@ def of_recording(
 
     params: those of the launch that are known.
     """
-    for choice in target.prices if results else ():
+    for choice in target.compared if results else ():
         if choice.given or METRIC not in choice.metrics or choice.after is not None:
             continue
         mine = params.get(choice.parameter, target.parameters.get(choice.parameter))
@@ -146,7 +146,7 @@ class RacedShape(BaseModel):
 
     target: str
     shape: str
-    params: dict[str, Any]
+    params: Params
     advised: str | None
     regret: RegretBounds | None = None
     in_turns: bool = False

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ncuflow.answer import Answer, AnswerPart
+from ncuflow.model import Params
 
 StepKind = Literal["prefill", "decode", "mixed", "unknown"]
 CeilingSource = Literal["measured", "datasheet"]
@@ -16,227 +17,230 @@ class StepTimes(AnswerPart):
     """Times of several steps, in us."""
 
     median: float
-    """the middle one's"""
+    """The median, µs."""
     q25: float
-    """a quarter is below it"""
+    """The lower quartile, µs."""
     q75: float
-    """a quarter is above it"""
+    """The upper quartile, µs."""
     least: float
-    """the fastest"""
+    """The fastest, µs."""
     most: float
-    """the slowest"""
+    """The slowest, µs."""
 
 
 class ShapeOfLaunch(AnswerPart):
     """Which shape a launch had."""
 
     target: str | None
-    """kernel target, as `ncuflow targets` lists them; null where none knows the kernel"""
-    candidates: list[dict[str, Any]]
-    """parameters that it may have had, by the target's names; one is certain, several launch alike, none is refused"""
+    """The kernel target as `ncuflow targets` lists it; null where no target knows the kernel."""
+    candidates: list[Params]
+    """The parameters that the launch may have had, by the target's names: one is certain, several launch alike, none was
+    refused."""
     candidates_left_out: int = 0
-    """of many, how many are not listed"""
+    """How many candidates are not listed."""
     source: str
-    """what told it: a range, the profiler's shapes, or the launch and what else was known"""
+    """What told the shape: a range, the profiler's shapes, or the launch and what else was known."""
     refusal: str | None = None
-    """why there is none"""
-    certain: dict[str, Any] = Field(default_factory=dict)
-    """of a refused shape, the parameters that are known"""
+    """The reason why there is no shape."""
+    certain: Params = Field(default_factory=dict)
+    """For a refused shape, the parameters that are known."""
 
 
 class RoofOfLaunch(AnswerPart):
     """How far a launch was from what the GPU reaches. Two numbers are the least and the most, over the candidates."""
 
     bytes: tuple[int, int]
-    """moved at least, by the target's count"""
+    """The least bytes that are moved, by the target's count."""
     flops: tuple[int, int]
-    """computed, by the target's count"""
+    """The operations that are computed, by the target's count."""
     bound: Literal["DRAM", "tensor cores", "CUDA cores"]
-    """the ceiling that is nearer"""
+    """The ceiling that is nearer."""
     ceiling: str
-    """its rate"""
+    """The rate of that ceiling."""
     ceiling_source: CeilingSource
-    """measured on that GPU, or its datasheet's"""
+    """Where the ceiling comes from: measured on that GPU, or its datasheet."""
     percent: tuple[float, float]
-    """of the ceiling, that the launch reached, at least and at most: of operands that the kernels before wrote, as much as L2
-    holds may never have come from DRAM; above 100 it is none of this launch: they did not, or the product that the ceiling
-    was measured with reaches less"""
+    """The least and the most of the ceiling that the launch reached, %. Of operands that the kernels before wrote, as much as
+    L2 holds may never have come from DRAM; above 100 either they did not, or the product that the ceiling was measured with
+    reaches less."""
 
 
 class NearestPoint(AnswerPart):
     """The recorded point that is most like a launch."""
 
     point: str
-    """its id"""
-    differs: dict[str, Any]
-    """its parameters that are others than the launch's; empty of the same shape"""
+    """The id of the point."""
+    differs: Params
+    """The parameters that differ from the launch's; empty for the same shape."""
     time_us: float | None
-    """alone, from a cold L2"""
+    """The time of the point alone, from a cold L2, µs."""
     percent: float | None
-    """of the ceiling, that it reached alone"""
+    """How much of the ceiling the point reached alone, %."""
     slower: float | None
-    """time of the launch over the point's, of the same shape; null of another"""
+    """The time of the launch over that of the point of the same shape; null for another shape."""
 
 
 class KernelOfStep(AnswerPart):
     """All launches of a step that are alike: kernel, grid and shape."""
 
     name: str
-    """without namespaces and template arguments"""
+    """The name without namespaces and template arguments."""
     demangled: str
-    """with them"""
+    """The name with namespaces and template arguments."""
     family: str
-    """what it does"""
+    """What the kernel does."""
     owner: str | None
-    """whose it is; null where its name does not say it"""
+    """Whose kernel it is; null where its name does not say it."""
     launches: float
-    """in the median step; of several steps their median"""
+    """How many launches the median step has; for several steps their median."""
     time_us: float
-    """of all of them in a step, where nothing that began before them ran: median over the steps"""
+    """The time of all launches in a step where nothing that began before them ran, µs: the median over the steps."""
     each_us: float
-    """of one, from its start to its end: median over the steps of this kind; the roof is held against it"""
+    """The time of one launch from start to end, µs: the median over the steps of this kind, which is compared with the roof."""
     longest_us: float
-    """of the longest: far above the median, what a row's time is made of"""
+    """The time of the longest launch, µs; where it is far above the median it makes up the row's time."""
     share: float
-    """of the step's time on the GPU, in %"""
+    """The share of the step's time on the GPU, %."""
     grid: tuple[int, int, int] | None
-    """blocks"""
+    """The grid in blocks."""
     block: tuple[int, int, int] | None
-    """threads"""
+    """The block in threads."""
     graph: bool
-    """replayed of a CUDA graph"""
+    """Whether it was replayed from a CUDA graph."""
     shape: ShapeOfLaunch | None
-    """null of what is no kernel"""
+    """The shape of the launch; null for what is no kernel."""
     roof: RoofOfLaunch | None = None
-    """null without a shape or a ceiling"""
+    """How far it was from the roof; null without a shape or a ceiling."""
     nearest: NearestPoint | None = None
-    """null where no point of its target is recorded"""
+    """The nearest recorded point; null where no point of its target is recorded."""
 
 
 class FamilyOfStep(AnswerPart):
     """A part of a step."""
 
     family: str
-    """its name"""
+    """The name of the family."""
     time_us: float
-    """of its kernels"""
+    """The time of its kernels, µs."""
     share: float
-    """of the step's time on the GPU, in %"""
+    """The share of the step's time on the GPU, %."""
 
 
 class GapsOfStep(AnswerPart):
     """Time of the median step in which the GPU stood idle, by why, in us."""
 
     host_us: float
-    """the host had not yet asked for what came next"""
+    """The µs in which the host had not yet asked for the next operation."""
     sync_us: float
-    """it waited for the GPU before it asked"""
+    """The µs in which the host waited for the GPU before it asked."""
     launch_us: float
-    """it had asked, and the launch was under way or waited for another stream"""
+    """The µs in which the host had asked, and the launch was under way or waited for another stream."""
     graph_us: float
-    """between the kernels of one graph"""
+    """The µs between the kernels of one graph."""
     count: int
-    """of gaps"""
+    """How many gaps there are."""
     longest_us: float
-    """the longest of them"""
+    """The longest gap, µs."""
     longest_between: str
-    """what ran before and after it"""
+    """What ran before and after the longest gap."""
 
 
 class GainOfStep(AnswerPart):
     """What another choice of FlashInfer's would bring to a step, from what was measured of it for like shapes."""
 
     choice: str
-    """key of the choice, as docs/tables.md and `ncuflow targets` have them; of an advice "advice" """
+    """The key of the choice, as in docs/tables.md and `ncuflow targets`; "advice" for an advice."""
     title: str
-    """what is chosen between"""
+    """What the choice is between."""
     change: str
-    """from what to what"""
+    """The change from one value to the other."""
     kernel: str
-    """of which kernel"""
+    """The kernel that it applies to."""
     target: str
-    """its kernel target"""
+    """The kernel target."""
     low_pct: float
-    """of the step's time on the GPU, that is saved at least, with the host's calls as late as they were; negative is lost"""
+    """The least share of the step's GPU time that it saves, %, with the host's calls as late as they were; negative is a
+    loss."""
     high_pct: float
-    """that is saved at most, of a GPU that is never idle: never more than the kernel's share"""
+    """The most that it saves on a GPU that is never idle, %; never more than the kernel's share."""
     share_pct: float
-    """of the kernel, in the step"""
+    """The share of the kernel in the step, %."""
     pairs: list[str]
-    """points that were measured with it"""
+    """The points that it was measured with."""
     differs: dict[str, list[Any]]
-    """parameters in which these are others than the launch"""
+    """The parameters in which these points differ from the launch."""
     in_turns: bool
-    """whether all of them were timed in turns"""
+    """Whether all of them were timed in turns."""
 
 
 class StepGroup(AnswerPart):
     """The steps of one kind. Times are on the GPU, from the first operation's start to the last one's end."""
 
     kind: StepKind
-    """prefill, decode, mixed, or unknown"""
+    """One of: prefill, decode, mixed, unknown."""
     replayed: bool
-    """whether it replays a CUDA graph"""
+    """Whether the step replays a CUDA graph."""
     steps: int
-    """how many there are"""
+    """How many steps there are."""
     step_us: StepTimes
-    """how long they took"""
+    """How long the steps took, µs."""
     period_us: float | None
-    """from the start of a step to the next one's, where it is of the same kind: median"""
+    """The median time from the start of a step to the start of the next one of the same kind, µs."""
     worst: int
-    """the slowest one's number among all steps, from 1"""
+    """The number of the slowest step among all steps, from 1."""
     median_step: int
-    """the number of the step that is shown: of the median, or of an even number the one below it"""
+    """The number of the step that is shown: the median one, or the one below it for an even number."""
     shown_us: float
-    """how long that one took"""
+    """How long the shown step took, µs."""
     tokens: tuple[int, int] | None
-    """of a step: the least and the most; null where nothing says it"""
+    """The least and the most tokens of a step; null where nothing states them."""
     busy_us: float
-    """of the median step, in which the GPU ran anything"""
+    """The µs of the median step in which the GPU ran anything."""
     gaps: GapsOfStep | None
-    """the rest; null where operations do not say their GPU, so that it may have been busy"""
+    """The idle time of the step; null where operations do not state their GPU, so that it may have been busy."""
     overlapped_us: float | None
-    """in which several streams ran something; null where operations do not say their stream"""
+    """The µs in which several streams ran something; null where operations do not state their stream."""
     dependent_us: float | None
-    """in which kernels of one stream overlapped, as dependent launches do; null likewise"""
+    """The µs in which kernels of one stream overlapped, as dependent launches do; null where operations do not state their
+    stream."""
     exposed_communication_us: float
-    """in which nothing ran but communication"""
+    """The µs in which nothing but communication ran."""
     plan_us: float | None
-    """of the host in FlashInfer's plan(), where ranges show it"""
+    """The µs that the host spent in FlashInfer's plan(), where ranges show it."""
     families: list[FamilyOfStep]
-    """the most time first"""
+    """The families, the most time first."""
     kernels: list[KernelOfStep]
-    """the most time first"""
+    """The kernels, the most time first."""
     gains: list[GainOfStep]
-    """the most that may be gained first"""
+    """The possible gains, the largest first."""
 
 
 class StepAnswer(Answer):
     """The steps of a trace."""
 
     command: Literal["step"] = "step"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     file: str
-    """the trace"""
+    """The trace."""
     tool: str
-    """what wrote it"""
+    """The tool that wrote the trace."""
     gpu: str | None
-    """name of the GPU; null where the trace does not say it"""
+    """The name of the GPU; null where the trace does not state it."""
     device: int | None = None
-    """its number, by default that of the one that ran most; null where operations do not say it"""
+    """The number of the GPU, by default of the one that ran most; null where operations do not state it."""
     devices: int
-    """on how many GPUs anything ran; one is shown"""
+    """How many GPUs ran anything; one of them is shown."""
     found_by: str
-    """how steps were told apart"""
+    """How the steps were told apart."""
     groups: list[StepGroup]
-    """by kind, the most time first"""
+    """The steps by kind, the most time first."""
     known: dict[str, str]
-    """what was known of the model besides the launches, and from where"""
+    """What was known of the model besides the launches, and from where."""
     recording: str | None
-    """whose points and ceilings launches are held against; null of none"""
+    """The recording whose points and ceilings the launches are compared with; null without one."""
     problems: list[str]
-    """what is missing or was left out, and how to record it"""
+    """What is missing or was left out, and how to record it."""
     family_pct: float
-    """of the GPU's time in steps, that has a family"""
+    """The share of the GPU's time in steps whose family is known, %."""
     shape_pct: float | None
-    """of the time of FlashInfer's kernels in steps, that has a shape or a reason why not; null without any"""
+    """The share of the time of FlashInfer's kernels in steps that has a shape or a reason why not, %; null without any."""

@@ -237,6 +237,6 @@ def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def differing(params: Params, other: Mapping[str, Any]) -> dict[str, Any]:
+def differing(params: Params, other: Mapping[str, Any]) -> Params:
     """The other's parameters where they are not these."""
     return {name: other.get(name) for name, value in params.items() if other.get(name) != value}

@@ -184,14 +184,14 @@ def _by_target(
         return Shape(target, refusal=str(error), finishes=True)
     except UnsaidError as error:
         return Shape(target, source=_source(seen, facts), refusal=str(error), certain=error.params)
-    held = _held(target, candidates, one, name, dynamic, hosts)
+    held = _launching_alike(target, candidates, one, name, dynamic, hosts)
     if candidates and not held:
         why = "FlashInfer's launch rules, as they are known here, launch no shape so"
         return Shape(target, source=_source(seen, facts), refusal=why, certain=common(candidates))
     return Shape(target, tuple(held), _source(seen, facts))
 
 
-def _held(
+def _launching_alike(
     target: Target,
     candidates: Iterable[Params],
     one: Launched,
@@ -246,7 +246,7 @@ def common(candidates: Sequence[Params]) -> Params:
     }
 
 
-def told(shapes: Iterable[Shape]) -> dict[str, int]:
+def agreed(shapes: Iterable[Shape]) -> dict[str, int]:
     """What the launches of a step say of each other: where all that say it agree."""
     found: dict[str, set[int]] = {}
     for shape in shapes:

@@ -214,7 +214,7 @@ class Summary:
         """What is known of a step: given, said by its label, told by its launches of each other."""
         facts = self.given.joined(step.said, "the step's label")
         kinds = self._kinds(step)
-        told = shapes.told(shapes.of_launch(one, facts, ()) for one in kinds)
+        told = shapes.agreed(shapes.of_launch(one, facts, ()) for one in kinds)
         facts = facts.joined(told, "the step's other launches")
         attention = [
             one.name for one in kinds if "Attention" in one.name or "KVCacheKernel" in one.name

@@ -30,7 +30,7 @@ def step(
     device: int | None = None,
 ) -> StepAnswer:
     """The steps of a trace. Raises BadInput where one of the files is not what it should be."""
-    given = said(known or [])
+    given = parse_known(known or [])
     if folder is not None:
         facts = shapes.of_dump(folder)
         given = given.joined(facts.values, shapes.DUMP)
@@ -52,7 +52,7 @@ def read(path: Path) -> Timeline:
     raise BadInput(path, f"neither an nsys export nor the JSON of torch's profiler but {words}")
 
 
-def said(words: list[str]) -> KnownFacts:
+def parse_known(words: list[str]) -> KnownFacts:
     """What --known states. Raises UsageError for what is no name with a number."""
     values: dict[str, int] = {}
     for word in words:

@@ -7,9 +7,8 @@ ncuflow plan --target decode --blocks '[{"batch": [1, 32]}]' --out points.json
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from ncuflow.io import UsageError, parsed, write_json
+from ncuflow.io import JsonObject, UsageError, parsed, write_json
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import load
 
@@ -48,7 +47,7 @@ def command(
         raise UsageError(f"--{given[0]}: {error}") from None
 
 
-def objects(text: str, empty: bool = False) -> list[dict[str, Any]]:
+def objects(text: str, empty: bool = False) -> list[JsonObject]:
     """A JSON list of one object or more; ``empty``: or none. Raises ValueError for anything else."""
     try:
         found = parsed(text)

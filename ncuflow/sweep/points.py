@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncuflow.io import BadInput, UsageError, read_json
+from ncuflow.io import BadInput, JsonObject, UsageError, read_json
 from ncuflow.target.launch import MOST, GpuFacts, Written
 from ncuflow.target.source import reachable
 
@@ -25,9 +25,9 @@ class Planned:
 
     id: str
     target: str
-    params: dict[str, Any]
+    params: JsonObject
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """{"id", "target", "params"}, as in points.json."""
         return {"id": self.id, "target": self.target, "params": dict(self.params)}
 
@@ -36,7 +36,7 @@ def expand(
     blocks: Sequence[Block],
     defaults: Mapping[str, Any],
     choices: Mapping[str, Sequence[Any]] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """Parameter sets of a sweep.
 
     A block maps a parameter to a value or a list of values: the product within a block, the union
@@ -44,7 +44,7 @@ def expand(
     Raises ValueError for a parameter that ``defaults`` does not have, an empty list, or a value
     that is none of the parameter's ``choices``; a parameter without choices is a number from 1 to MOST.
     """
-    sets: dict[tuple[Any, ...], dict[str, Any]] = {}
+    sets: dict[tuple[Any, ...], JsonObject] = {}
     for block in blocks:
         values = [_values(key, value, defaults, choices or {}) for key, value in block.items()]
         for chosen in itertools.product(*values):
@@ -176,7 +176,7 @@ def pairs(target: Target, points: Sequence[Planned]) -> list[Planned]:
     """
     places = {
         place: None
-        for choice in target.prices
+        for choice in target.compared
         for place in choice.pairs([point.params for point in points])
     }
     if not places:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn
 
 from ncuflow import answer
-from ncuflow.io import BadInput, below, clean, parsed, sniff
+from ncuflow.io import BadInput, JsonObject, below, clean, parsed, sniff
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import Target, known
 from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine
@@ -37,19 +37,19 @@ class WorkloadAnswer(answer.Answer):
 
     ROWS: ClassVar[tuple[str, ...]] = ("refused",)
     command: Literal["workload"] = "workload"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     out: str
-    """the configuration that was written"""
+    """The configuration that was written."""
     sweep: str
-    """its name there"""
+    """The name of the sweep in it."""
     points: int
-    """how many points it has"""
+    """How many points it has."""
     cases: dict[str, int]
-    """of these by kernel target"""
+    """How many of these each kernel target has."""
     refusals: int
-    """how many cases no target measures"""
+    """How many cases no target measures."""
     refused: list[str]
-    """each of them, with why"""
+    """Each of these cases, with the reason."""
 
 
 def read(files: list[Path]) -> tuple[dict[str, list[Block]], list[str], int]:
@@ -196,7 +196,7 @@ def _routine(path: Path, number: int, line: str) -> Routine:
 # --- FlashInfer-Trace --------------------------------------------------------------------------
 
 
-def _workload(path: Path, number: int, line: str) -> tuple[str, dict[str, Any], Any]:
+def _workload(path: Path, number: int, line: str) -> tuple[str, JsonObject, Any]:
     """(definition, axes, what says where each sequence's pages begin) of a line."""
     try:
         found = parsed(line)

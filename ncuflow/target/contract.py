@@ -37,7 +37,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """A parameter, and two of its values whose price is measured.
+    """A parameter, and two of its values that are compared.
 
     where: which points take part, an expression over their parameters; ignoring: parameters that may differ as
     well, because they mean nothing on one side; metrics: measurement columns compared; names: of
@@ -136,8 +136,8 @@ class StepPart(NamedTuple):
         return all(mine in (None, its) for mine, its in zip(self[1:7], step, strict=True))
 
 
-class Knob(NamedTuple):
-    """A setting of the API: who acts on it when, where, and the key of its price.
+class Option(NamedTuple):
+    """A setting of the API: who acts on it when, where, and the key of the choice that compares its values.
 
     signature: of the call that takes it, as the source index has it; "" where that states no default.
     """
@@ -159,9 +159,9 @@ class Opportunity:
     shown: what the evidence shows; where: the points at which it shows; symbol:
     where FlashInfer's source decides it; change: what to do; bound: the share of the time, of 1, that
     it can save there at most, where that is less than the room under the roofs; choice: the key of
-    the price that tries it, ``inverted`` where its base is what is advised; relaunches: it is
+    the choice that tries it, ``inverted`` where its base is what is advised; relaunches: it is
     tried only where other kernels or grids ran; other_work: it does other work than the launch here, whose roofs
-    bound nothing then; how: to try it where no price does; metric: the time that it saves.
+    bound nothing then; how: to try it where no choice does; metric: the time that it saves.
     """
 
     what: str
@@ -233,8 +233,8 @@ class Target:
     rules: Rules = field(default_factory=Rules)
     workload: Workload = field(default_factory=Workload)
 
-    prices: tuple[Choice, ...] = ()
-    knobs: tuple[Knob, ...] = ()
+    compared: tuple[Choice, ...] = ()
+    options: tuple[Option, ...] = ()
     opportunities: tuple[Opportunity, ...] = ()
 
     heading: str = ""
@@ -253,7 +253,7 @@ class Target:
         """Id of a point: also its NVTX range, so unique and stable for good."""
         return f"{self.name}/" + (self.id.format(**p) if isinstance(self.id, str) else self.id(p))
 
-    def completed(self, p: Params) -> dict[str, Any]:
+    def completed(self, p: Params) -> Params:
         """All parameters of a point: one that an older recording lacks had its default.
 
         Raises ValueError for one of another kind than the target's, by which no page could compute or sort.
@@ -353,7 +353,7 @@ def _imported(path: Path) -> Target:
     target = module.TARGET
     if not isinstance(target, Target) or target.name != path.stem:
         raise ValueError(f"{path}: TARGET is not a Target named {path.stem}")
-    for choice in target.prices:
+    for choice in target.compared:
         if strange := [name for name in names(choice.where) if name not in target.parameters]:
             raise ValueError(f"{path}: choice {choice.key}: no parameter {strange[0]!r}")
     for tunable in target.source.tunables:

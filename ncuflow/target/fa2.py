@@ -262,7 +262,7 @@ def decode_shapes(seen: LaunchSignature) -> Iterator[Params]:
     said["batch"] = batch = seen.needed("decodes", why, said)
     if page := seen.sure("page_size"):
         said["page_size"] = page
-    if (tokens := seen.told("decodes_kv_tokens")) is None:
+    if (tokens := seen.known_value("decodes_kv_tokens")) is None:
         why = "the launch is alike for every length of the cache, and nothing else tells it"
         raise UnsaidError(why, said)
     if "qo_heads" not in said:

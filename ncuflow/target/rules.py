@@ -65,7 +65,7 @@ class LaunchSignature:
             raise UnsaidError(f"its name has no template argument {parameter}")
         return int(text)
 
-    def told(self, name: str) -> Between | None:
+    def known_value(self, name: str) -> Between | None:
         """What is known besides the launch."""
         found = self.known.get(name)
         if found is not None:
@@ -74,7 +74,7 @@ class LaunchSignature:
 
     def sure(self, name: str) -> int | None:
         """The same where it is one number."""
-        found = self.told(name)
+        found = self.known_value(name)
         return found[0] if found and found[0] == found[1] else None
 
     def needed(self, name: str, why: str, params: Params) -> int:

@@ -168,7 +168,7 @@ def _budgets(words: Sequence[str]) -> dict[str, float]:
     for text in words:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)s?", text)
         if not match or float(match[1]) <= 0:
-            raise UsageError(f"--budget: {text!r} is no number of candidates, or of seconds (90s)")
+            raise UsageError(f"--budget: {text!r} is no number of variants, or of seconds (90s)")
     return {text: float(text.removesuffix("s")) for text in words}
 
 
@@ -229,7 +229,7 @@ def _searched(
         raise UsageError("--tunables needs one TARGET")
     counts = [text for text in budgets if not text.endswith("s")]
     if broken := [text for text in counts if "." in text]:
-        raise UsageError(f"{broken[0]!r} is no number of candidates, or of seconds (90s)")
+        raise UsageError(f"{broken[0]!r} is no number of variants, or of seconds (90s)")
     if len(points or ()) > 1:
         raise UsageError("--tunables takes one file of points")
     target, given = of_target(targets[0], points[0] if points else None, blocks_of(blocks))
@@ -263,8 +263,8 @@ def _known_tunables(only: Sequence[str] | None, target: Target, shapes: Sequence
     names = [tunable.name for tunable in target.source.tunables]
     names += [name for shape in shapes for name in target.free(shape.params)]
     if not names:
-        raise UsageError(f"{target.name} declares no knobs")
+        raise UsageError(f"{target.name} declares no tunables")
     if strange := [name for name in only or () if name not in names]:
         raise UsageError(
-            f"{target.name} has no knob {strange[0]!r}; it has: {', '.join(dict.fromkeys(names))}"
+            f"{target.name} has no tunable {strange[0]!r}; it has: {', '.join(dict.fromkeys(names))}"
         )

@@ -7,7 +7,7 @@
 With --good and --bad the versions between them are halved, each held against the good one; --bad may be the older one.
 Without them every version is held against the one before it, and each change is found. Recordings are compared as
 `ncuflow compare` does, without a GPU; all others are timed in turns, each in a process and a folder of its own. Noise never
-decides: a version that cannot be told, or cannot run the point, is passed over and named.
+decides: a version that is inconclusive, or cannot run the point, is skipped and named.
 Commits of a checkout are for `git bisect run ncuflow try flashinfer@. …` (docs/advise.md).
 
 exit  0 found    1 nothing could be run    2 bad input    3 it did not change    5 it cannot be told

@@ -23,7 +23,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ncuflow.export.check import NOTHING_TESTED, CheckAnswer, finite, found, said
+from ncuflow.export.check import NOTHING_TESTED, CheckAnswer, failures, finite, found
 from ncuflow.verbs.options import AS_TEXT, Printed
 
 ANSWER = CheckAnswer
@@ -48,5 +48,5 @@ def command(
     if not printed.json:
         for text in answer.notes:
             print(f"note: {text}", file=sys.stderr)
-    printed.tell(answer, lambda: "".join(f"{line}\n" for line in said(answer)))
+    printed.tell(answer, lambda: "".join(f"{line}\n" for line in failures(answer)))
     return NOTHING_TESTED if answer.passed is None else int(not answer.passed)

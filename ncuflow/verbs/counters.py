@@ -20,11 +20,11 @@ class CountersAnswer(answer.Answer):
 
     ROWS: ClassVar[tuple[str, ...]] = ("counters",)
     command: Literal["counters"] = "counters"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     chip: str
-    """whose names they are"""
+    """The chip whose counters these are."""
     counters: list[str]
-    """names of ncu"""
+    """The names that ncu uses."""
 
 
 ANSWER = CountersAnswer

@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ncuflow.io import UsageError
-from ncuflow.served.server import serve
+from ncuflow.mcp.server import serve
 
 
 def command(*, root: Path = Path(), allow_run: bool = False) -> None:

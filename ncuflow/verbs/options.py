@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from ncuflow import answer
 from ncuflow.format import with_unit
-from ncuflow.io import UsageError, emit, write_text
+from ncuflow.io import JsonObject, UsageError, emit, write_text
 from ncuflow.sweep.plan import objects
 
 
@@ -107,7 +107,7 @@ class Printed:
             emit(text if isinstance(text, str) else text(), out)
 
 
-def blocks_of(text: str | None) -> list[dict[str, Any]] | None:
+def blocks_of(text: str | None) -> list[JsonObject] | None:
     """Blocks of parameters, as JSON; None where there are none. Raises UsageError for what is no list of objects."""
     try:
         return None if text is None else objects(text)

@@ -60,7 +60,7 @@ def _record(
         raise BadInput(evidence, "no folder of captures")
     if target is None:
         try:
-            target = location.of(manifest.provenance(evidence), sweep)
+            target = location.recording_folder(manifest.provenance(evidence), sweep)
         except ValueError as error:
             raise UsageError(f"{evidence}: {error}: give RECORDING_DIR") from None
     said = recording.measured(

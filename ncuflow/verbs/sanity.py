@@ -27,11 +27,11 @@ class SanityAnswer(answer.Answer):
 
     ROWS: ClassVar[tuple[str, ...]] = ("violations",)
     command: Literal["sanity"] = "sanity"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     impossible: int
-    """how many there are"""
+    """How many impossible numbers there are."""
     violations: list[ImpossibleNumber]
-    """each of them"""
+    """Each impossible number."""
 
 
 ANSWER = SanityAnswer

@@ -15,7 +15,7 @@ from pathlib import Path
 from ncuflow import answer
 from ncuflow.io import emit, not_over
 from ncuflow.pages.html import step as page
-from ncuflow.step import screen
+from ncuflow.step import text
 from ncuflow.step.record import StepAnswer
 from ncuflow.step.trace import limited, step
 from ncuflow.verbs.options import AS_TEXT, OutFile, Printed, write_page
@@ -53,6 +53,6 @@ def command(
     if printed.json:
         answer.tell(limited(found, printed.limit))
     else:
-        emit(screen.screen(found), None)
+        emit(text.report(found), None)
         if said:
             print(f"\n{said}")

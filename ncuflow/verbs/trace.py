@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ncuflow.findings.lineage import TraceSteps, found, line
+from ncuflow.findings.derivation import TraceSteps, found, line
 from ncuflow.verbs.options import AS_TEXT, Printed
 
 ANSWER = TraceSteps

@@ -12,7 +12,7 @@ from ncuflow.model import Kernel
 from ncuflow.parsers import detail, ncu
 from ncuflow.parsers.detail import Detail
 from ncuflow.record import quartiles
-from ncuflow.view import close, lacks, nvtx
+from ncuflow.view import launch_detail, missing, nvtx
 from ncuflow.view.model import (
     Distribution,
     KernelView,
@@ -42,9 +42,11 @@ def viewed(
         profiled.longest(wanted[index])["lines"] = of.samples
     kernels = [kernel_view(group, found) for group in groups]
     looked = {
-        kernel.shown.index: close.look(kernel.shown, found[kernel.shown.index], source)
+        kernel.longest_launch.index: launch_detail.of_launch(
+            kernel.longest_launch, found[kernel.longest_launch.index], source
+        )
         for kernel in kernels
-        if kernel.shown.index in found
+        if kernel.longest_launch.index in found
     }
     return ReportView(
         file=Path(report.file).name,
@@ -57,9 +59,9 @@ def viewed(
             index: of_kernel(profiled.longest(group), group, report.ncu_version, tool)
             for index, group in wanted.items()
         },
-        close=looked,
+        details=looked,
         nvtx=nvtx.tree((k["nvtx_ranges"], k["name"], k["duration_ns"]) for k in report.kernels),
-        lacks=lacks.of(kernels, looked, path is not None),
+        missing=missing.missing(kernels, looked, path is not None),
     )
 
 

@@ -6,14 +6,14 @@ A value that a report does not hold is None. Percentages are per cent, shares an
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ncuflow.compare.records import Comparison
 from ncuflow.explain.record import Explanation
 from ncuflow.findings import limiter
 from ncuflow.findings.limiter import Limiter
 from ncuflow.findings.waits import Tree
-from ncuflow.model import Kernel, LineRow
+from ncuflow.model import Kernel, LineRow, Row
 from ncuflow.parsers.detail import Detail, SampledInstruction
 
 
@@ -75,7 +75,7 @@ class LaunchView:
         return self.kernel["kernel"]
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Row:
         """The columns of a measurement row that say its verdict."""
         return limiter.columns(self.limiter, self.kernel["metrics"].get("waves"))
 
@@ -109,7 +109,7 @@ class KernelView:
     duration: Distribution | None
 
     @property
-    def shown(self) -> LaunchView:
+    def longest_launch(self) -> LaunchView:
         """The launch that stands for all."""
         return self.launches[self.longest]
 
@@ -174,7 +174,7 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Close:
+class LaunchDetail:
     """A kernel looked at closely: one launch with all that its report holds.
 
     detail: as it was read; lacks: what the report does not hold, and what would bring it.
@@ -190,7 +190,7 @@ class Close:
     detail: Detail
 
 
-class Lack(NamedTuple):
+class MissingMetric(NamedTuple):
     """What no kernel of a report holds, and the option of ncu or of the compiler that brings it."""
 
     what: str
@@ -220,9 +220,9 @@ class ReportView:
     problems: list[str]
     kernels: list[KernelView]
     explained: dict[int, Explanation]
-    close: dict[int, Close]
+    details: dict[int, LaunchDetail]
     nvtx: list[NvtxNode]
-    lacks: list[Lack]
+    missing: list[MissingMetric]
 
 
 @dataclass(frozen=True)
@@ -234,9 +234,9 @@ class TraceView:
     version: str | None
     problems: list[str]
     span_ns: int | None
-    summary: list[dict[str, Any]]
-    operations: list[dict[str, Any]]
-    ranges: list[dict[str, Any]]
+    summary: list[Row]
+    operations: list[Row]
+    ranges: list[Row]
     nvtx: list[NvtxNode]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 from ncuflow.model import Row
 from ncuflow.parsers import nsys, show_nsys
@@ -33,7 +32,7 @@ def viewed(trace: nsys.Trace) -> TraceView:
     )
 
 
-def summary(rows: list[Row]) -> list[dict[str, Any]]:
+def summary(rows: list[Row]) -> list[Row]:
     """As ``show`` has it, with the quartiles and the durations in order."""
     times: dict[tuple[str, str], list[int]] = defaultdict(list)
     for row in rows:

@@ -10,7 +10,14 @@ from ncuflow import format as fmt
 from ncuflow.findings import ceilings, limiter
 from ncuflow.findings.choices import STEPS, Effect, summary
 from ncuflow.findings.join import main_kernel
-from ncuflow.findings.opportunities import LOST, MeasuredOpportunity, found, said, scopes, undecided
+from ncuflow.findings.opportunities import (
+    LOST,
+    MeasuredOpportunity,
+    found,
+    scopes,
+    undecided,
+    worded,
+)
 from ncuflow.findings.scope import Scope
 from ncuflow.format import change
 from ncuflow.model import Point, Results
@@ -35,7 +42,7 @@ def target_section(results: Results, index: Any = None) -> Context:
     axis = axis_of(good)
     top = best(good, axis.rate)
     named = {kernel["point"] for kernel in results["deep"]} | {top["point"] if top else None}
-    shown = [_shown(p) for p in spread(good, MOST_ROWS, named)]
+    shown = [_point_context(p) for p in spread(good, MOST_ROWS, named)]
     floors = [
         p["measurement"]["time_floor_us"] for p in good if p["measurement"].get("time_floor_us")
     ]
@@ -59,7 +66,7 @@ def target_section(results: Results, index: Any = None) -> Context:
         "not_good": [p for p in points if p["status"] != "ok"],
         "incomplete": _by_problem(good),
         "shown": shown,
-        "best": top and _shown(top),
+        "best": top and _point_context(top),
         "passed": top and ceilings.passed(results["ceilings"], top["measurement"], axis.rate),
         "floor": median(floors) if floors else None,
         "limiters": _limiters(good),
@@ -81,7 +88,7 @@ def target_section(results: Results, index: Any = None) -> Context:
     }
 
 
-def _shown(point: Point) -> Context:
+def _point_context(point: Point) -> Context:
     m = point["measurement"]
     return {
         "label": point["point"].split("/", 1)[1],
@@ -114,7 +121,7 @@ def _limiters(points: list[Point]) -> list[Context]:
     groups: dict[str, list[Context]] = {}
     for point in points:
         if said := limiter.kind(point["measurement"]):
-            groups.setdefault(said, []).append(_shown(point))
+            groups.setdefault(said, []).append(_point_context(point))
     return [
         {"limiter": name, "count": len(members), "fastest": min(members, key=_time), "slowest": max(members, key=_time)}
         for name, members in sorted(groups.items(), key=lambda g: -len(g[1]))
@@ -159,9 +166,9 @@ def _opportunity(one: MeasuredOpportunity, target: str, index: Any) -> Context:
         "where": one.where,
         "points": one.points,
         "at": one.point.split("/", 1)[1],
-        "shown": said(declared, one.facts) + " (times of the pair)" * _on_its_host(one.effect),
+        "shown": worded(declared, one.facts) + " (times of the pair)" * _on_its_host(one.effect),
         "more": len(one.points) - 1,
-        "source": place(declared.symbol, target, index),
+        "source": file_and_line(declared.symbol, target, index),
         "change": declared.change,
         "same_work": declared.metric not in STEPS and not declared.other_work,
         "most": "no bound known" if one.most >= 1 else fmt.percent(one.most) + " of a step" * (declared.metric in STEPS),
@@ -243,7 +250,7 @@ def _on_its_host(effect: Effect | None) -> bool:
     return effect is not None and effect.in_turns and effect.metric in STEPS
 
 
-def place(symbol: Symbol, target: str, index: Any) -> str:
+def file_and_line(symbol: Symbol, target: str, index: Any) -> str:
     """``pos_enc.cuh:1594`` where the index of the measured FlashInfer has the symbol, else its file."""
     known = index or {}
     for name, functions in (known.get("functions") or {}).items():

@@ -20,7 +20,7 @@ from ncuflow.findings import ceilings, choices, limiter, waits
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.join import main_kernel, total
 from ncuflow.findings.results import read, read_some
-from ncuflow.io import BadInput
+from ncuflow.io import BadInput, JsonObject
 from ncuflow.model import SOFTWARE, Kernel, LineRow, Point, Results
 from ncuflow.pages.context.findings import Findings, Struck
 from ncuflow.pages.context.section import target_section
@@ -30,7 +30,6 @@ from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.target.contract import known
 
-Block = dict[str, Any]  # a JSON object of the page
 # Counted work by precision, and the ceilings of a launch that the measurement row has no column for.
 WORK = {"tensor": "tensor_flops", "fp32": "fp32_flops", "fp16": "fp16_flops"}
 ROOFS = (
@@ -94,12 +93,12 @@ class ShownSide:
                 yield f"source {number} {target}", source(results, self)
 
 
-def columns(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> Block:
+def columns(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> JsonObject:
     """Rows as {name: values}."""
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def main(sides: Sequence[ShownSide]) -> Block:
+def main(sides: Sequence[ShownSide]) -> JsonObject:
     """The block that every view needs: sides with their points, and what the columns mean."""
     return {
         "sides": [side_of(side) for side in sides],
@@ -114,7 +113,7 @@ def main(sides: Sequence[ShownSide]) -> Block:
     }
 
 
-def meanings() -> Block:
+def meanings() -> JsonObject:
     """What names of metrics, units, waits and stall reasons mean, and the groups of reasons."""
     return {
         "metrics": {m.key: [m.label, m.unit, m.meaning] for m in METRICS.values()},
@@ -125,13 +124,13 @@ def meanings() -> Block:
     }
 
 
-def asdict_plain(column: Any) -> Block:
+def asdict_plain(column: Any) -> JsonObject:
     """A column's declaration without its function."""
     named = ("name", "kind", "unit", "formula", "terms", "keys", "main", "evidence")
     return {name: getattr(column, name) for name in named} | {"source": column.source}
 
 
-def side_of(side: ShownSide) -> Block:
+def side_of(side: ShownSide) -> JsonObject:
     """One capture's targets, points and machine."""
     all_results = list(side.findings.targets.values())
     machine = side.findings.optional("environment_info")
@@ -158,7 +157,7 @@ def side_of(side: ShownSide) -> Block:
     }
 
 
-def target_of(results: Results, index: Any) -> Block:
+def target_of(results: Results, index: Any) -> JsonObject:
     """What the overview says of one target, as the Markdown pages do."""
     found = target_section(results, index)
     best = found["best"]
@@ -179,7 +178,7 @@ def target_of(results: Results, index: Any) -> Block:
     }
 
 
-def points(all_results: Sequence[Results]) -> Block:
+def points(all_results: Sequence[Results]) -> JsonObject:
     """All points of a side: identity, parameters, every column of the measurement, and the roofline's terms."""
     found = [(results["target"], point) for results in all_results for point in results["points"]]
     rows = [point["measurement"] for _, point in found]
@@ -210,10 +209,10 @@ def _of_main(point: Point, key: str) -> float | None:
     return main["metrics"].get(key) if main else None
 
 
-def prices(results: Results) -> Iterator[Block]:
+def prices(results: Results) -> Iterator[JsonObject]:
     """The choices of a target with every pair that prices them."""
     target = known().get(results["target"])
-    for choice in target.prices if target else ():
+    for choice in target.compared if target else ():
         found = choices.effects(choice, results)
         if found:
             called = {"key": choice.key, "title": choice.title, "called": choice.called}
@@ -222,7 +221,7 @@ def prices(results: Results) -> Iterator[Block]:
             }
 
 
-def detail(results: Results, tables: Path) -> Block:
+def detail(results: Results, tables: Path) -> JsonObject:
     """What the page of a point shows beyond its row: samples, kernels, stalls, rules, timeline.
 
     Lists by point stand in the order of the target's points; ``kernels.point`` and
@@ -248,11 +247,11 @@ def detail(results: Results, tables: Path) -> Block:
     }  # fmt: skip
 
 
-def _known(series: Mapping[str, Any]) -> Block:
+def _known(series: Mapping[str, Any]) -> JsonObject:
     return {name: values for name, values in series.items() if values}
 
 
-def kernel_columns(kernels: Sequence[Kernel]) -> Block:
+def kernel_columns(kernels: Sequence[Kernel]) -> JsonObject:
     """Metrics and stalls of kernels as columns by key and reason; stall trees; rules with their texts once."""
     keys = dict.fromkeys(key for kernel in kernels for key in kernel["metrics"])
     texts: dict[str, int] = {}
@@ -289,7 +288,7 @@ def stalls(kernel: Kernel) -> list[list[Any]]:
     ]
 
 
-def tree(kernel: Kernel) -> Block | None:
+def tree(kernel: Kernel) -> JsonObject | None:
     """The stall tree of a kernel: {issued, basis, samples, reasons: [[reason, share, of_stalls, ±]]}."""
     found = waits.stall_tree(kernel)
     if found is None:
@@ -302,7 +301,7 @@ def tree(kernel: Kernel) -> Block | None:
     return {"issued": found.issued, "basis": found.basis, "samples": found.samples, "reasons": reasons}  # fmt: skip
 
 
-def counters(kernels: Sequence[Kernel], read: Mapping[str, Sequence[Any]]) -> Block:
+def counters(kernels: Sequence[Kernel], read: Mapping[str, Sequence[Any]]) -> JsonObject:
     """Registry key -> the ncu counters that it was read from, by kernel: places in ``names``. read: columns of READ_FROM."""
     place = {(kernel["report"], kernel["kernel"]): at for at, kernel in enumerate(kernels)}
     names: dict[str, int] = {}
@@ -314,7 +313,7 @@ def counters(kernels: Sequence[Kernel], read: Mapping[str, Sequence[Any]]) -> Bl
     return {"names": list(names), "of": dict(read_from)}
 
 
-def timeline(found: Mapping[str, Sequence[Any]], place: Mapping[str | None, int]) -> Block:
+def timeline(found: Mapping[str, Sequence[Any]], place: Mapping[str | None, int]) -> JsonObject:
     """The operations of points' launches, of columns of the timeline; times in ns from the first start (or call) of their
     launch."""
     of_launch = zip(found["point"], found["launch"], strict=True)
@@ -326,7 +325,7 @@ def timeline(found: Mapping[str, Sequence[Any]], place: Mapping[str | None, int]
     for key, start, call in zip(keys, shown["start_ns"], shown["api_start_ns"], strict=True):
         start = min(start, call or start)
         first[key] = min(first.get(key, start), start)
-    out: Block = {"point": points, "report": sorted(set(shown["report"]))}
+    out: JsonObject = {"point": points, "report": sorted(set(shown["report"]))}
     out |= {name: shown[name] for name in OPERATION}
     for name in ("start_ns", "api_start_ns"):
         out[name] = [
@@ -336,14 +335,14 @@ def timeline(found: Mapping[str, Sequence[Any]], place: Mapping[str | None, int]
     return out
 
 
-def source(results: Results, side: ShownSide) -> list[Block]:
+def source(results: Results, side: ShownSide) -> list[JsonObject]:
     """Instructions of each deep kernel with their samples by reason, for the source view."""
     index, version = side.findings.source_index, results["provenance"].get("flashinfer")
     root = waits.installed(version)
     return [_listed(kernel, side.evidence, index, root) for kernel in results["deep"]]
 
 
-def _listed(kernel: Kernel, evidence: Path, index: Any, root: Path | None) -> Block:
+def _listed(kernel: Kernel, evidence: Path, index: Any, root: Path | None) -> JsonObject:
     by_pc: dict[int, list[LineRow]] = defaultdict(list)
     for row in kernel.get("lines") or ():
         by_pc[row["pc"]].append(row)

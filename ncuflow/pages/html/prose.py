@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+
+from ncuflow.pages import Context
 
 # Where a link to a page that has a view of its own leads.
 VIEWS = {
@@ -24,7 +25,7 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
-def pages(folder: Path, targets: Iterable[str]) -> list[dict[str, Any]]:
+def pages(folder: Path, targets: Iterable[str]) -> list[Context]:
     """[{name, title, html, toc: [[level, text, anchor]]}] of the pages that are there: the guide, and one per target.
 
     Text of a page is never markup here: HTML in it is shown as it is written.
@@ -35,7 +36,7 @@ def pages(folder: Path, targets: Iterable[str]) -> list[dict[str, Any]]:
     return [_page(markdown, name, folder / f"{name}.md", here) for name in here]
 
 
-def _page(markdown: MarkdownIt, name: str, path: Path, here: list[str]) -> dict[str, Any]:
+def _page(markdown: MarkdownIt, name: str, path: Path, here: list[str]) -> Context:
     tokens = markdown.parse(path.read_text(encoding="utf-8"))
     toc = []
     for at, token in enumerate(tokens):

@@ -22,6 +22,7 @@ from ncuflow.experiments.record import (
 from ncuflow.format import change as relative
 from ncuflow.format import micro, number, percent, quantity
 from ncuflow.io import clean, resource
+from ncuflow.pages import Context
 from ncuflow.parsers.registry import METRICS
 from ncuflow.race import measure
 
@@ -70,14 +71,14 @@ def environment() -> jinja2.Environment:
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_shown,
+        finalize=_printable,
     )
-    env.globals |= {"micro": micro, "number": number, "percent": percent, "place": place}
-    env.globals["spelled"] = measure.spelled
+    env.globals |= {"micro": micro, "number": number, "percent": percent, "place": file_and_line}
+    env.globals["spelled"] = measure.with_interval
     return env
 
 
-def _shown(value: Any) -> Any:
+def _printable(value: Any) -> Any:
     """What a template prints: characters that a reader could not see are made visible, and a dash is what is not known."""
     if value is None:
         return "–"
@@ -142,7 +143,7 @@ class TrialView:
         """Points that were not timed."""
         return [point for point in self.points if point.timing is None]
 
-    def strip(self, point: PointTrial) -> dict[str, Any]:
+    def strip(self, point: PointTrial) -> Context:
         """The drawing of an interval: places in pixels, the middle being no difference."""
         assert point.timing is not None
         found, noise, effect = point.timing.change, point.timing.noise, self.trial.effect
@@ -227,7 +228,7 @@ class PairView:
         return found if any(places for _, places in found) else []
 
 
-def place(hot: HotPlace) -> str:
+def file_and_line(hot: HotPlace) -> str:
     """Where a hot line is: its file and line, or the instruction."""
     if hot.file is None:
         return hot.sass or "–"

@@ -15,13 +15,14 @@ from ncuflow.explain.record import as_text
 from ncuflow.findings import limiter, statistics
 from ncuflow.findings.limiter import Share
 from ncuflow.format import short
-from ncuflow.pages.html.columns import KERNEL, Block, columns, kernel_columns, meanings
+from ncuflow.io import JsonObject
+from ncuflow.pages.html.columns import KERNEL, columns, kernel_columns, meanings
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.ncu import FAILED
 from ncuflow.view.model import (
-    Close,
     ComparedReports,
     KernelView,
+    LaunchDetail,
     LaunchView,
     NvtxNode,
     ReportView,
@@ -49,7 +50,7 @@ LISTED = (
 )  # fmt: skip
 
 
-def main(view: View) -> Block:
+def main(view: View) -> JsonObject:
     """The block that the first view needs, and what names of metrics, units and stalls mean."""
     return {
         "together": TOGETHER,
@@ -61,15 +62,15 @@ def main(view: View) -> Block:
     }
 
 
-def _report(report: ReportView) -> Block:
-    shown = [kernel.shown for kernel in report.kernels]
+def _report(report: ReportView) -> JsonObject:
+    shown = [kernel.longest_launch for kernel in report.kernels]
     return {
         "file": report.file,
         "tool": report.tool,
         "devices": report.devices,
         "version": report.version,
         "problems": report.problems,
-        "lacks": report.lacks,
+        "lacks": report.missing,
         "nvtx": [_node(node) for node in report.nvtx],
         "kernels": columns([_listed(report, kernel) for kernel in report.kernels], LIST)
         | {"label": labels(report.kernels)}
@@ -83,10 +84,10 @@ LIST = (
 )  # fmt: skip
 
 
-def _listed(report: ReportView, kernel: KernelView) -> Block:
+def _listed(report: ReportView, kernel: KernelView) -> JsonObject:
     """What the list says of one kernel."""
-    launch = kernel.shown
-    row, close = launch.kernel, report.close.get(launch.index)
+    launch = kernel.longest_launch
+    row, close = launch.kernel, report.details.get(launch.index)
     durations = [one.kernel["duration_ns"] for one in kernel.launches]
     stalls = [s for s in row["stalls"] if s["kind"] == "stall" and s["share"]]
     top = max(stalls, key=lambda s: s["share"] or 0, default=None)
@@ -161,7 +162,7 @@ def _node(node: NvtxNode) -> list[Any]:
     ]
 
 
-def _compared(one: ComparedReports) -> Block:
+def _compared(one: ComparedReports) -> JsonObject:
     """What a comparison says of each kernel that both have."""
     found = one.found
     if found is None:
@@ -177,7 +178,7 @@ def _compared(one: ComparedReports) -> Block:
             {
                 "id": point.id, "name": point.target, "base": point.base, "head": point.head,
                 "relative": point.relative, "interval": point.interval and list(point.interval),
-                "verdict": statistics.told(point),
+                "verdict": statistics.verdict_in_words(point),
                 "causes": [
                     {"what": c.what, "base": c.base, "head": c.head,
                      "facts": [asdict(fact) for fact in c.facts][:8],
@@ -193,13 +194,13 @@ def _compared(one: ComparedReports) -> Block:
 # --- one kernel ---------------------------------------------------------------------------------
 
 
-def kernel(report: ReportView, at: int) -> Block:
+def kernel(report: ReportView, at: int) -> JsonObject:
     """The panel of a kernel: some of its launches as columns, the one that is shown first among them."""
     of = report.kernels[at]
     places = sorted({*evenly(range(len(of.launches)), MOST_LAUNCHES), of.longest})
     launches = [of.launches[place] for place in places]
-    index = of.shown.index
-    close, explained = report.close.get(index), report.explained.get(index)
+    index = of.longest_launch.index
+    close, explained = report.details.get(index), report.explained.get(index)
     return {
         "first": places.index(of.longest),
         "all": len(of.launches),
@@ -211,7 +212,7 @@ def kernel(report: ReportView, at: int) -> Block:
     }  # fmt: skip
 
 
-def _judged(launch: LaunchView) -> Block:
+def _judged(launch: LaunchView) -> JsonObject:
     found = launch.limiter
     return {
         "verdict": {"words": launch.words, "room": found.room, "units": _shares(found.units), "waits": _shares(found.waits)},
@@ -225,7 +226,7 @@ def _shares(shares: Sequence[Share]) -> list[list[Any]]:
     return [[one.name, limiter.label(one.name, one.counter), one.pct, one.counter] for one in shares]  # fmt: skip
 
 
-def _close(close: Close) -> Block:
+def _close(close: LaunchDetail) -> JsonObject:
     detail = close.detail
     return {
         "memory": close.memory and asdict(close.memory),
@@ -247,9 +248,9 @@ def _steps(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     return [(x, y) for at, (x, y) in enumerate(curve) if at in (0, last) or y != curve[at - 1][1]]
 
 
-def code(report: ReportView, at: int) -> Block | None:
+def code(report: ReportView, at: int) -> JsonObject | None:
     """The instructions of a kernel with samples and sources; None where its report has none."""
-    close = report.close.get(report.kernels[at].shown.index)
+    close = report.details.get(report.kernels[at].longest_launch.index)
     if close is None or close.code is None:
         return None
     found = close.code
@@ -268,9 +269,9 @@ def code(report: ReportView, at: int) -> Block | None:
     }
 
 
-def counters(report: ReportView, at: int) -> Block | None:
+def counters(report: ReportView, at: int) -> JsonObject | None:
     """Every counter that the report holds of a kernel: {name, value, unit}; None where it was not read."""
-    close = report.close.get(report.kernels[at].shown.index)
+    close = report.details.get(report.kernels[at].longest_launch.index)
     if close is None:
         return None
     found = sorted(close.detail.counters.items())
@@ -284,7 +285,7 @@ def counters(report: ReportView, at: int) -> Block | None:
 # --- traces -------------------------------------------------------------------------------------
 
 
-def _trace(trace: TraceView) -> Block:
+def _trace(trace: TraceView) -> JsonObject:
     return {
         "file": trace.file,
         "devices": trace.devices,
@@ -300,7 +301,7 @@ def _trace(trace: TraceView) -> Block:
     }
 
 
-def trace(found: TraceView) -> Block:
+def trace(found: TraceView) -> JsonObject:
     """The operations of a trace as columns, times from the first of them."""
     rows = found.operations[:MOST_OPERATIONS]
     start = min((row["start_ns"] for row in rows), default=0)

@@ -80,7 +80,7 @@ def _detailed(point: PointChange) -> tuple[PointChange, str | None, list[float]]
         replace(
             cause,
             parts=decomposition.causes(cause.parts, LEAST_SHARE)[:MOST_PARTS],
-            facts=[_fact(fact) for fact in _ordered(cause) if not _said(fact, cause)],
+            facts=[_fact(fact) for fact in _ordered(cause) if not _is_repeated(fact, cause)],
         )
         for cause in point.causes
         if _worth_a_line(cause, point.delta)
@@ -95,7 +95,7 @@ def _worth_a_line(cause: Cause, delta_us: float) -> bool:
     return not small or cause.kind not in TIMES_ONLY
 
 
-def _said(fact: Fact, cause: Cause) -> bool:
+def _is_repeated(fact: Fact, cause: Cause) -> bool:
     """The headline or a part of the cause says it already."""
     in_parts = bool(cause.parts) and fact.what in SAID_BY_PARTS
     return fact.kind == "template" == cause.kind or in_parts

@@ -48,7 +48,7 @@ EXPANDED = 0.2  # a kernel with this share of the change is split into its parts
 
 def paired(found: Comparison) -> Figure:
     """Left: base and head time of each point. Right: the change with its interval, by verdict."""
-    points = shown(found)
+    points = most_changed(found)
     rows = range(len(points))
     figure = Figure(figsize=(9.6, 1.4 + 0.2 * max(len(points), 1)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1, 1.1])
@@ -83,7 +83,7 @@ def _threshold(axes: Any, limit: float) -> None:
     axes.set_xlabel(f"change, % (grey: threshold ± {limit:g} %)")
 
 
-def shown(found: Comparison) -> list[PointChange]:
+def most_changed(found: Comparison) -> list[PointChange]:
     """Points of the figure: what changed first, then the largest of the rest."""
     return by_change(found)[:MOST_POINTS]
 

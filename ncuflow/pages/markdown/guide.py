@@ -113,7 +113,7 @@ def chapter(results: Results, index: Any) -> Context:
         "scheduler": (index or {}).get("scheduler") or {},
         "points": points,
         "limited_by": limiters(points),
-        "crossings": crossings(points, main_axis(points)),
+        "regime_changes": regime_changes(points, main_axis(points)),
         "trees": guide_waits.trees(points, results["deep"]),
         "hot": guide_waits.hot_kernels(
             results["deep"], index, results["provenance"].get("flashinfer")
@@ -125,7 +125,7 @@ def chapter(results: Results, index: Any) -> Context:
         "plans": planned(points),
         "instructions": guide_kernels.instructions(results),
         "tails": guide_kernels.tails(points, main_axis(points)),
-        "knobs": guide_waits.knobs(results, choices, index),
+        "options": guide_waits.options(results, choices, index),
         "split": guide_kernels.split_rows(
             target, points, results["provenance"].get("sm_count"), names
         )
@@ -170,7 +170,7 @@ def limiters(points: list[Point]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda c: (-c[1], c[0]))
 
 
-def crossings(points: list[Point], axis: str) -> list[Context]:
+def regime_changes(points: list[Point], axis: str) -> list[Context]:
     """Where lines of the sweep cross, with only those parameters that tell the lines apart."""
     differing = varying(points)
     axes = [

@@ -30,7 +30,7 @@ WORDS = {"ragged": "ragged KV", "graph": "CUDA graph", "two": "two states"}
 MOST_TREE_LINES = 24
 
 
-def place(entry: Mapping[str, Any]) -> str:
+def file_and_line(entry: Mapping[str, Any]) -> str:
     """``decode.py:751`` of an entry with file and line."""
     return f"{entry['file']}:{entry['line']}"
 
@@ -42,7 +42,7 @@ def code_path(target: str, index: Any, results: Any) -> Context | None:
         return None
     ok = [p for p in (results or {}).get("points", ()) if p["status"] == "ok"]
     launched = launches(ok)
-    steps = [(role, e["symbol"], place(e)) for role, e in entry["api"].items()]
+    steps = [(role, e["symbol"], file_and_line(e)) for role, e in entry["api"].items()]
     steps += [(role, None, file) for role, file in entry["files"].items()]
     known = [step for step in steps if step[0].partition("_")[0] in STEPS]
     order = [*STEPS]
@@ -55,7 +55,10 @@ def code_path(target: str, index: Any, results: Any) -> Context | None:
         ],
         "templates": entry["templates"],
         "kernels": [
-            *((k["symbol"], place(k), launched.pop(k["symbol"], 0)) for k in entry["kernels"]),
+            *(
+                (k["symbol"], file_and_line(k), launched.pop(k["symbol"], 0))
+                for k in entry["kernels"]
+            ),
             *((name, _found(name, target, index), points) for name, points in launched.items()),
         ],
         "filter": kernel_filter(target, launches(ok)),
@@ -104,7 +107,9 @@ def _label(role: str) -> str:
 def generators(index: Any) -> dict[str, str]:
     """Target -> ``jit/attention/modules.py:1000``, where its module is generated, as far as the index says."""
     entries = ((index or {}).get("targets") or {}).items()
-    return {name: place(entry["api"]["jit"]) for name, entry in entries if "jit" in entry["api"]}
+    return {
+        name: file_and_line(entry["api"]["jit"]) for name, entry in entries if "jit" in entry["api"]
+    }
 
 
 def functions(index: Any) -> set[str]:
@@ -119,7 +124,7 @@ def environment(index: Any) -> list[Context]:
         {
             "name": name,
             "purpose": purpose,
-            "place": place(first := min(reads[name], key=_by_relevance)),
+            "place": file_and_line(first := min(reads[name], key=_by_relevance)),
             "default": next((r["default"] for r in reads[name] if _says(r, first["file"])), None),
         }
         for name, purpose in PURPOSE.items()

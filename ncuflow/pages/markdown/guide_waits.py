@@ -14,8 +14,8 @@ from ncuflow.findings.waits import told_apart
 from ncuflow.io import read_yaml, resource
 from ncuflow.model import Kernel, Point, Results
 from ncuflow.pages import Context
-from ncuflow.pages.context.section import fared, place
-from ncuflow.target.contract import Choice, Knob, known
+from ncuflow.pages.context.section import fared, file_and_line
+from ncuflow.target.contract import Choice, Option, known
 
 MOST_TREES = 2
 REMEDIES: dict[str, str] = read_yaml(resource("templates/guide/remedies.yaml"))
@@ -37,7 +37,7 @@ def trees(points: list[Point], deep: list[Kernel]) -> list[Context]:
         main = main_kernel(point["kernels"])
         if main is not None and not is_torchs(main):
             chosen.setdefault(_kind(main), (point["point"], main, False))
-    found = (_shown(*kernel) for kernel in chosen.values())
+    found = (_stall_context(*kernel) for kernel in chosen.values())
     return [shown for shown in found if shown][:MOST_TREES]
 
 
@@ -52,7 +52,7 @@ def _kind(kernel: Kernel) -> str:
     return " ".join([found.name, *(found.value(parameter) or "" for parameter in parameters)])
 
 
-def _shown(point: str | None, kernel: Kernel, deep: bool) -> Context | None:
+def _stall_context(point: str | None, kernel: Kernel, deep: bool) -> Context | None:
     tree = waits.stall_tree(kernel)
     if tree is None:
         return None
@@ -142,29 +142,29 @@ METRICS = {
 def shown_choices(results: Results) -> dict[str, Context]:
     """Choice key -> {choice, target, summary and how it fared (None without pairs), metric, pairs}."""
     target = known().get(results["target"])
-    return {c.key: _choice(c, results) for c in (target.prices if target else ())}
+    return {c.key: _choice(c, results) for c in (target.compared if target else ())}
 
 
-def knobs(results: Results, shown: dict[str, Context], index: Any) -> list[Context]:
-    """[{knob, default, place, price}]: the settings of a target's API, the price by the summary of its choice."""
+def options(results: Results, shown: dict[str, Context], index: Any) -> list[Context]:
+    """[{option, default, place, effect}]: the settings of a target's API, the effect by the summary of its choice."""
     target = known().get(results["target"])
     return [
         {
-            "knob": knob,
-            "default": _default(knob, index),
-            "place": place(knob.symbol, results["target"], index),
-            "price": shown.get(knob.choice),
+            "option": option,
+            "default": _default(option, index),
+            "place": file_and_line(option.symbol, results["target"], index),
+            "effect": shown.get(option.choice),
         }
-        for knob in (target.knobs if target else ())
+        for option in (target.options if target else ())
     ]
 
 
-def _default(knob: Knob, index: Any) -> str | None:
+def _default(option: Option, index: Any) -> str | None:
     """As the call's signature states it, or the source that reads a variable of the environment; None where neither does."""
     known = index or {}
-    parameters = (known.get("signatures") or {}).get(knob.signature) or ()
-    stated = [p["default"] for p in parameters if p["name"] == knob.name]
-    read = [r["default"] for r in (known.get("environment") or {}).get(knob.name) or ()]
+    parameters = (known.get("signatures") or {}).get(option.signature) or ()
+    stated = [p["default"] for p in parameters if p["name"] == option.name]
+    read = [r["default"] for r in (known.get("environment") or {}).get(option.name) or ()]
     return next((default for default in stated + read if default is not None), None)
 
 
@@ -183,11 +183,11 @@ def _choice(choice: Choice, results: Results) -> Context:
 
 
 def _pairs(found: list[Effect], points: list[Point]) -> list[Context]:
-    """The two points of each price: {price, params (of the base), other_params, base, other (their measurements)}."""
+    """The two points of each comparison: {effect, params (of the base), other_params, base, other (their measurements)}."""
     by_id = {point["point"]: point for point in points}
     return [
         {
-            "price": p,
+            "effect": p,
             "params": by_id[p.base_point]["params"],
             "other_params": by_id[p.other_point]["params"],
             "base": by_id[p.base_point]["measurement"],

@@ -15,7 +15,7 @@ from typing import Any
 
 from ncuflow.claims.audit import UNDECIDABLE
 from ncuflow.claims.decision import CONFIRMED, REFUTED
-from ncuflow.claims.predicted import OPEN, biases, of_another_gpu, once, place
+from ncuflow.claims.predicted import OPEN, biases, interval_side, of_another_gpu, once
 from ncuflow.findings import stored
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.kernelname import DecodedName, Decoder, canonical
@@ -110,7 +110,7 @@ def _chapter(found: Results, predicted: Mapping[str, Any], decoder: Decoder) -> 
 
 def _arguments(decoded: Sequence[DecodedName]) -> Context:
     """Kernel -> parameter -> its values in these launches, and what it means."""
-    kernels: dict[str, dict[str, Any]] = {}
+    kernels: dict[str, Context] = {}
     for one in decoded:
         parameters = kernels.setdefault(one.name, {}) if one.arguments else {}
         for argument in (*one.arguments, *one.derived):
@@ -205,17 +205,17 @@ def _claims(
         kind: [r for r in published if r["predicted"]["expected"] is expected]
         for kind, expected in (("measured", False), ("expected", True))
     }
-    held = {kind: _held(rows) for kind, rows in figures.items()}
+    held = {kind: _beside_published(rows) for kind, rows in figures.items()}
     return {"total": len(static), **groups, "figures": figures, "held": held}
 
 
-def _held(rows: Sequence[ClaimRow]) -> Context:
+def _beside_published(rows: Sequence[ClaimRow]) -> Context:
     """Predictions beside published figures: each row's place, and of independent figures how many lie where, and the bias."""
     independent = once(rows)
     sources = Counter(row["source"]["document"] for row in independent)
     return {
-        "places": {row["id"]: place(row["predicted"]) for row in rows},
-        "count": Counter(place(row["predicted"]) for row in independent),
+        "places": {row["id"]: interval_side(row["predicted"]) for row in rows},
+        "count": Counter(interval_side(row["predicted"]) for row in independent),
         "independent": len(independent),
         "most": sources.most_common(1)[0] if sources else None,
         "biases": biases(independent),

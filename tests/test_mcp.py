@@ -21,8 +21,8 @@ from ncuflow.experiments import recorded
 from ncuflow.experiments.record import ChangeRecord, Trial
 from ncuflow.findings import statistics
 from ncuflow.io import BadInput, CommandError
-from ncuflow.served import answers, server
-from ncuflow.served.root import Root
+from ncuflow.mcp import answers, server
+from ncuflow.mcp.root import Root
 
 RECORDINGS = ROOT / "recordings"
 REPORT = min(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ncuflow.parsers import breakdown
-from ncuflow.view.model import Close, KernelView, Lack, LaunchView
+from ncuflow.view.model import KernelView, LaunchDetail, LaunchView, MissingMetric
 
 SECTION = "ncu --section {}"
 PARTS, STALLS = "what Speed of Light is made of", "stall reasons"
@@ -25,7 +25,7 @@ OF_LAUNCHES: tuple[tuple[str, str, Callable[[LaunchView], bool]], ...] = (
     ("NVIDIA's rules", "ncu --apply-rules yes", lambda one: bool(one.kernel["rules"])),
     ("NVTX ranges", "ncu --nvtx", lambda one: bool(one.kernel["nvtx"])),
 )  # fmt: skip
-OF_CLOSE: tuple[tuple[str, str, Callable[[Close], bool]], ...] = (
+OF_DETAIL: tuple[tuple[str, str, Callable[[LaunchDetail], bool]], ...] = (
     ("memory chart", SECTION.format("MemoryWorkloadAnalysis_Chart"), lambda one: one.memory is not None),
     ("use of the pipes", SECTION.format("ComputeWorkloadAnalysis"), lambda one: bool(one.pipes)),
     ("instruction mix", SECTION.format("InstructionStats"), lambda one: bool(one.opcodes)),
@@ -39,14 +39,18 @@ OF_CLOSE: tuple[tuple[str, str, Callable[[Close], bool]], ...] = (
 ONLY_A_REPORT = "a report: ncu --export FILE, where this is what ncu printed"
 
 
-def of(kernels: Sequence[KernelView], close: Mapping[int, Close], closely: bool) -> list[Lack]:
+def missing(
+    kernels: Sequence[KernelView], details: Mapping[int, LaunchDetail], closely: bool
+) -> list[MissingMetric]:
     """What no kernel of a report has."""
     launches = [launch for kernel in kernels for launch in kernel.launches]
-    lacks = [Lack(w, option) for w, option, has in OF_LAUNCHES if not any(map(has, launches))]
+    of_launches = [(w, option) for w, option, has in OF_LAUNCHES if not any(map(has, launches))]
     if not closely:
         # ncu does not print them of the details page, although it has counted them.
-        lacks = [Lack(w, ONLY_A_REPORT if w in (PARTS, STALLS) else option) for w, option in lacks]
-        return [*lacks, *(Lack(what, ONLY_A_REPORT) for what, _, _ in OF_CLOSE)]
-    found = list(close.values())
-    lacks += [Lack(what, option) for what, option, has in OF_CLOSE if not any(map(has, found))]
-    return lacks
+        found = [(w, ONLY_A_REPORT if w in (PARTS, STALLS) else o) for w, o in of_launches]
+        of_details = [(what, ONLY_A_REPORT) for what, _, _ in OF_DETAIL]
+    else:
+        looked = details.values()
+        found = of_launches
+        of_details = [(w, option) for w, option, has in OF_DETAIL if not any(map(has, looked))]
+    return [MissingMetric(*one) for one in (*found, *of_details)]

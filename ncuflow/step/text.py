@@ -1,4 +1,4 @@
-"""The steps of a trace on one screen."""
+"""The text report of the steps of a trace, on one screen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_LINES = 48
 MOST_GROUPS, MOST_KERNELS, MOST_GAINS, MOST_PROBLEMS = 4, 12, 3, 4
 
 
-def screen(found: StepAnswer) -> str:
+def report(found: StepAnswer) -> str:
     """At most MOST_LINES lines or so: of many kinds of steps, fewer kernels of each."""
     groups = found.groups[:MOST_GROUPS]
     each = max(3, MOST_KERNELS // max(1, len(groups)))

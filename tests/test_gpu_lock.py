@@ -17,9 +17,9 @@ import pytest
 from fake_gpus import no_driver, put
 
 from ncuflow.evidence.points import staging
-from ncuflow.gpu import turns
+from ncuflow.gpu import lock
+from ncuflow.gpu.lock import BEGINS, QUIET, WAIT, WAITS
 from ncuflow.gpu.nvml import VisibleGpu
-from ncuflow.gpu.turns import BEGINS, QUIET, WAIT, WAITS
 from ncuflow.process import CaptureError
 
 ROOT = Path(__file__).parents[1]
@@ -119,15 +119,15 @@ def test_a_capture_under_the_lock_does_not_wait_for_itself(fake_gpus, start) -> 
 
 
 def test_a_lock_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
-    made = turns.own_folder(tmp_path / "new")
+    made = lock.own_folder(tmp_path / "new")
     assert made.stat().st_mode & 0o777 == 0o700
     (tmp_path / "mine").mkdir(mode=0o755)
-    assert turns.own_folder(tmp_path / "mine").stat().st_mode & 0o777 == 0o755
+    assert lock.own_folder(tmp_path / "mine").stat().st_mode & 0o777 == 0o755
     everybody = tmp_path / "everybody"
     everybody.mkdir()
     everybody.chmod(0o1777)
     with pytest.raises(CaptureError, match="everybody: not a folder of this user alone"):
-        turns.own_folder(everybody)
+        lock.own_folder(everybody)
     assert everybody.stat().st_mode & 0o7777 == 0o1777
 
 
@@ -206,24 +206,24 @@ def test_another_model_is_not_taken_for_the_first(
 def test_a_gpu_has_seats_and_each_a_temporary_folder(fake_gpus: Callable[[int], None]) -> None:
     fake_gpus(1)
     with ExitStack() as stack:
-        seats = [stack.enter_context(turns.gpu_seat(0)) for _ in range(turns.SEATS)]
-        assert len({seat.gpu for seat in seats}) == 1
-        assert len({seat.environ["TMPDIR"] for seat in seats}) == turns.SEATS
-        assert len({seat.environ[WAIT] for seat in seats}) == 1
+        slots = [stack.enter_context(lock.gpu_slot(0)) for _ in range(lock.SLOTS)]
+        assert len({slot.gpu for slot in slots}) == 1
+        assert len({slot.environ["TMPDIR"] for slot in slots}) == lock.SLOTS
+        assert len({slot.environ[WAIT] for slot in slots}) == 1
         with (
             pytest.raises(CaptureError, match="no GPU of 1 became free in time"),
-            turns.gpu_seat(0),
+            lock.gpu_slot(0),
         ):
             pass
-        with turns.gpu_lock(0):  # a seat does not keep the GPU from what measures now
+        with lock.gpu_lock(0):  # a slot does not keep the GPU from what measures now
             pass
-    with turns.gpu_seat(0):
+    with lock.gpu_slot(0):
         pass
 
 
 def test_seats_are_spread_over_the_gpus(fake_gpus: Callable[[int], None]) -> None:
     fake_gpus(2)
-    with turns.gpu_seat(0) as one, turns.gpu_seat(0) as two, turns.gpu_seat(0) as three:
+    with lock.gpu_slot(0) as one, lock.gpu_slot(0) as two, lock.gpu_slot(0) as three:
         assert {one.gpu, two.gpu} == set(GPUS) and three.gpu in GPUS
 
 
@@ -231,22 +231,22 @@ def test_a_gpu_that_nobody_has_comes_before_one_that_is_held_or_waited_for(
     fake_gpus: Callable[[int], None],
 ) -> None:
     fake_gpus(2)
-    with turns.gpu_lock(0) as held, turns.gpu_seat(0) as seat:
-        assert {held.gpu, seat.gpu} == set(GPUS)
-    with turns.gpu_seat(0) as seat, turns.gpu_lock(0) as held:
-        assert {held.gpu, seat.gpu} == set(GPUS)
-        with turns.gpu_lock(0) as last:  # whose program may not have begun
-            assert last.gpu == seat.gpu
+    with lock.gpu_lock(0) as held, lock.gpu_slot(0) as slot:
+        assert {held.gpu, slot.gpu} == set(GPUS)
+    with lock.gpu_slot(0) as slot, lock.gpu_lock(0) as held:
+        assert {held.gpu, slot.gpu} == set(GPUS)
+        with lock.gpu_lock(0) as last:  # whose program may not have begun
+            assert last.gpu == slot.gpu
 
 
 def test_a_seat_under_the_lock_does_not_wait_for_it(
     fake_gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_gpus(1)
-    with turns.gpu_lock(0) as held:
+    with lock.gpu_lock(0) as held:
         for name, value in held.environ.items():
             monkeypatch.setenv(name, value)
-        with turns.gpu_seat(0) as inner:
+        with lock.gpu_slot(0) as inner:
             assert WAIT not in inner.environ
 
 
@@ -260,9 +260,9 @@ def test_a_program_with_a_seat_measures_when_the_one_before_it_has_ended(
     done = tmp_path / "done"
     holder = start("--", "sh", "-c", f'echo held; read line; touch "{done}"')
     assert first_line(holder) == "held"
-    with turns.gpu_seat(0) as held:
+    with lock.gpu_slot(0) as held:
         monkeypatch.setenv(WAIT, held.environ[WAIT])
-        says = "import os; from ncuflow.gpu.turns import hold; hold(lambda: None)"
+        says = "import os; from ncuflow.gpu.lock import hold; hold(lambda: None)"
         command = [sys.executable, "-c", f"{says}; print(os.path.exists({str(done)!r}))"]
         pipe = subprocess.PIPE
         waiter = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
@@ -273,11 +273,11 @@ def test_a_program_with_a_seat_measures_when_the_one_before_it_has_ended(
 def test_a_program_that_pauses_leaves_the_gpu_to_others_and_has_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    lock = tmp_path / "gpu.lock"
-    monkeypatch.setenv(WAIT, str(lock))
+    file = tmp_path / "gpu.lock"
+    monkeypatch.setenv(WAIT, str(file))
 
     def free() -> bool:
-        with lock.open("a") as other:
+        with file.open("a") as other:
             try:
                 fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -285,7 +285,7 @@ def test_a_program_that_pauses_leaves_the_gpu_to_others_and_has_it_again(
         return True
 
     found = []
-    pause = turns.hold(lambda: None)
+    pause = lock.hold(lambda: None)
     found.append(free())
     pause(lambda: found.append(free()))
     found.append(free())
@@ -298,7 +298,7 @@ def test_a_program_that_pauses_leaves_the_gpu_to_others_and_has_it_again(
 TIMED = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from ncuflow.gpu.turns import hold
+from ncuflow.gpu.lock import hold
 from ncuflow.run.gpu import load_libraries
 hold(load_libraries)
 print("measures", flush=True)
@@ -311,11 +311,11 @@ PATIENCE_S = 1.5  # in which a program that nothing holds back would have gone o
 def timed(
     fake_gpus: Callable[[int], None], start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> Callable[[], subprocess.Popen[str]]:
-    """Begins a timed program with a seat, which says "starts" while it imports torch, and then "measures"."""
+    """Begins a timed program with a slot, which says "starts" while it imports torch, and then "measures"."""
     fake_gpus(1)
     (tmp_path / "torch.py").write_text('print("starts", flush=True)\n')
     (tmp_path / "flashinfer.py").write_text("")
-    return lambda: start("--seat", "--", sys.executable, "-c", TIMED, str(tmp_path))
+    return lambda: start("--slot", "--", sys.executable, "-c", TIMED, str(tmp_path))
 
 
 def says_nothing(child: subprocess.Popen[str]) -> bool:
@@ -325,7 +325,7 @@ def says_nothing(child: subprocess.Popen[str]) -> bool:
 def test_what_is_timed_does_not_start_beside_one_that_measures(
     timed: Callable[[], subprocess.Popen[str]],
 ) -> None:
-    with (turns.lock_folder() / "host.quiet").open("a") as measured:
+    with (lock.lock_folder() / "host.quiet").open("a") as measured:
         fcntl.flock(measured, fcntl.LOCK_EX)
         child = timed()
         assert says_nothing(child)
@@ -336,12 +336,12 @@ def test_what_is_timed_does_not_start_beside_one_that_measures(
 def test_what_is_timed_starts_beside_one_that_starts_and_measures_after_it(
     timed: Callable[[], subprocess.Popen[str]],
 ) -> None:
-    with (turns.lock_folder() / "host.quiet").open("a") as starting:
+    with (lock.lock_folder() / "host.quiet").open("a") as starting:
         fcntl.flock(starting, fcntl.LOCK_SH)
         child = timed()
         assert first_line(child) == "starts" and says_nothing(child)
     assert first_line(child) == "measures"
-    with (turns.lock_folder() / "host.quiet").open("a") as other, pytest.raises(BlockingIOError):
+    with (lock.lock_folder() / "host.quiet").open("a") as other, pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
     assert finish(child)[0] == 0
 
@@ -351,10 +351,10 @@ def test_a_profiler_is_not_beside_what_is_timed(fake_gpus: Callable[[int], None]
     begun = threading.Event()
 
     def profile() -> None:
-        with turns.gpu_seat(10):
+        with lock.gpu_slot(10):
             begun.set()
 
-    with (turns.lock_folder() / "host.quiet").open("a") as measured:
+    with (lock.lock_folder() / "host.quiet").open("a") as measured:
         fcntl.flock(measured, fcntl.LOCK_EX)
         profiler = threading.Thread(target=profile)
         profiler.start()
@@ -362,9 +362,9 @@ def test_a_profiler_is_not_beside_what_is_timed(fake_gpus: Callable[[int], None]
         fcntl.flock(measured, fcntl.LOCK_UN)
         assert begun.wait(10)
         profiler.join()
-        with turns.gpu_seat(0), turns.gpu_seat(0), pytest.raises(BlockingIOError):
+        with lock.gpu_slot(0), lock.gpu_slot(0), pytest.raises(BlockingIOError):
             fcntl.flock(measured, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with turns.gpu_seat(0, timed=True) as held:
+        with lock.gpu_slot(0, timed=True) as held:
             assert held.environ[QUIET] == measured.name
             fcntl.flock(measured, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -372,14 +372,14 @@ def test_a_profiler_is_not_beside_what_is_timed(fake_gpus: Callable[[int], None]
 def test_a_profiler_does_not_come_before_what_waits_to_be_timed(
     timed: Callable[[], subprocess.Popen[str]],
 ) -> None:
-    with turns.gpu_seat(0):
+    with lock.gpu_slot(0):
         child = timed()
         assert first_line(child) == "starts"  # and waits until that profiler has ended
-        with pytest.raises(CaptureError, match="no quiet host became free"), turns.gpu_seat(0):
+        with pytest.raises(CaptureError, match="no quiet host became free"), lock.gpu_slot(0):
             pass
     assert first_line(child) == "measures"
     assert finish(child)[0] == 0
-    with turns.gpu_seat(0):
+    with lock.gpu_slot(0):
         pass
 
 
@@ -387,16 +387,16 @@ def test_a_profiler_does_not_come_before_what_waits_to_be_timed(
 
 SEAT = """
 import sys
-from ncuflow.gpu.turns import gpu_seat
-with gpu_seat():
-    print("seated", flush=True)
+from ncuflow.gpu.lock import gpu_slot
+with gpu_slot():
+    print("in a slot", flush=True)
     sys.stdin.readline()
 """
 
 
 @pytest.fixture
 def profiler() -> Iterator[Callable[[], subprocess.Popen[str]]]:
-    """Begins a program that takes a profiler's seat, says "seated", and keeps it until it is told to end."""
+    """Begins a program that takes a profiler's slot, says "in a slot", and keeps it until it is told to end."""
     running = []
 
     def begin() -> subprocess.Popen[str]:
@@ -421,60 +421,60 @@ def waits(child: subprocess.Popen[str]) -> None:
 def test_what_is_to_be_timed_has_its_turn_before_profilers_that_came_later(
     timed: Callable[[], subprocess.Popen[str]], profiler: Callable[[], subprocess.Popen[str]]
 ) -> None:
-    seats = [ExitStack() for _ in range(turns.SEATS)]
-    for seat in seats:
-        seat.enter_context(turns.gpu_seat(0))
+    slots = [ExitStack() for _ in range(lock.SLOTS)]
+    for slot in slots:
+        slot.enter_context(lock.gpu_slot(0))
     child = timed()
     waits(child)
     later = profiler()
     waits(later)
-    seats.pop().close()
-    with pytest.raises(CaptureError), turns.gpu_seat(0):  # the seat that is free now is the child's
+    slots.pop().close()
+    with pytest.raises(CaptureError), lock.gpu_slot(0):  # the slot that is free now is the child's
         pass
     assert first_line(child) == "starts"
-    for seat in seats:
-        seat.close()
+    for slot in slots:
+        slot.close()
     assert first_line(child) == "measures" and says_nothing(later)
     assert finish(child)[0] == 0
-    assert first_line(later) == "seated"
+    assert first_line(later) == "in a slot"
 
 
 def test_one_with_a_gpu_to_itself_has_its_turn_before_seats_that_came_later(
     fake_gpus: Callable[[int], None], start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     fake_gpus(1)
-    with turns.gpu_lock(0):
+    with lock.gpu_lock(0):
         child = start("--", *HOLD)
         waits(child)
         for is_timed in (False, True):
-            with pytest.raises(CaptureError), turns.gpu_seat(0, timed=is_timed):
+            with pytest.raises(CaptureError), lock.gpu_slot(0, timed=is_timed):
                 pass
     assert first_line(child)
-    with turns.gpu_seat(0):
+    with lock.gpu_slot(0):
         pass
     assert finish(child)[0] == 0
 
 
 def test_a_killed_waiter_blocks_nobody(timed: Callable[[], subprocess.Popen[str]]) -> None:
     with ExitStack() as stack:
-        for _ in range(turns.SEATS):
-            stack.enter_context(turns.gpu_seat(0))
+        for _ in range(lock.SLOTS):
+            stack.enter_context(lock.gpu_slot(0))
         child = timed()
         waits(child)
         child.kill()
         child.wait()
-        assert list((turns.lock_folder() / "queue").iterdir())  # its ticket is there
-    with turns.gpu_seat(0):
+        assert list((lock.lock_folder() / "queue").iterdir())  # its ticket is there
+    with lock.gpu_slot(0):
         pass
-    assert not list((turns.lock_folder() / "queue").iterdir())
+    assert not list((lock.lock_folder() / "queue").iterdir())
 
 
 def test_what_is_no_ticket_in_the_queue_holds_up_nobody(fake_gpus: Callable[[int], None]) -> None:
     fake_gpus(1)
-    queue = turns.own_folder(turns.lock_folder() / "queue")
-    (queue / f"{0:020}-1.{turns.ALONE}").write_bytes("GPU-é".encode())
-    (queue / f"{1:020}-1.{turns.ALONE}").write_bytes(b"\xff" + GPUS[0].uuid.encode())
-    with turns.gpu_lock(0) as held:
+    queue = lock.own_folder(lock.lock_folder() / "queue")
+    (queue / f"{0:020}-1.{lock.ALONE}").write_bytes("GPU-é".encode())
+    (queue / f"{1:020}-1.{lock.ALONE}").write_bytes(b"\xff" + GPUS[0].uuid.encode())
+    with lock.gpu_lock(0) as held:
         assert held.gpu == GPUS[0]
 
 
@@ -482,14 +482,14 @@ def test_what_is_timed_does_not_wait_for_a_profiler_that_waits(
     fake_gpus: Callable[[int], None], profiler: Callable[[], subprocess.Popen[str]]
 ) -> None:
     fake_gpus(1)
-    with turns.gpu_seat(0, timed=True):
+    with lock.gpu_slot(0, timed=True):
         waiting = profiler()
         waits(waiting)
-        with turns.gpu_seat(0, timed=True):
+        with lock.gpu_slot(0, timed=True):
             pass
-        with pytest.raises(CaptureError), turns.gpu_lock(0):  # whose turn is after it
+        with pytest.raises(CaptureError), lock.gpu_lock(0):  # whose turn is after it
             pass
-    assert first_line(waiting) == "seated"
+    assert first_line(waiting) == "in a slot"
 
 
 def test_who_waits_for_another_gpu_is_not_waited_for(
@@ -499,16 +499,16 @@ def test_who_waits_for_another_gpu_is_not_waited_for(
 ) -> None:
     fake_gpus(2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    with turns.gpu_lock(0):
+    with lock.gpu_lock(0):
         waits(start("--", "true"))
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-        with turns.gpu_lock(0) as held:
+        with lock.gpu_lock(0) as held:
             assert held.gpu == GPUS[1]
 
 
 def quiet(how: int) -> bool:
     """Whether the host can be locked this way now."""
-    with (turns.lock_folder() / "host.quiet").open("a") as file:
+    with (lock.lock_folder() / "host.quiet").open("a") as file:
         try:
             fcntl.flock(file, how | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -520,12 +520,12 @@ def test_a_profiler_waits_no_longer_for_what_is_timed_than_it_may(
     fake_gpus: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_gpus(1)
-    with (turns.lock_folder() / "host.quiet").open("a") as measured:
+    with (lock.lock_folder() / "host.quiet").open("a") as measured:
         fcntl.flock(measured, fcntl.LOCK_EX)
-        with pytest.raises(CaptureError, match="no quiet host became free"), turns.gpu_seat(0.01):
+        with pytest.raises(CaptureError, match="no quiet host became free"), lock.gpu_slot(0.01):
             pass
         assert "waiting for the host: it is locked by other captures" in capsys.readouterr().err
-        with turns.gpu_seat(0, timed=True), turns.gpu_seat(0, timed=True):  # its seat went back
+        with lock.gpu_slot(0, timed=True), lock.gpu_slot(0, timed=True):  # its slot went back
             pass
 
 
@@ -533,7 +533,7 @@ def test_one_with_all_gpus_is_not_beside_a_start_on_the_host(
     fake_gpus: Callable[[int], None], start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     fake_gpus(2)
-    with turns.gpu_seat(0):
+    with lock.gpu_slot(0):
         status, errors = finish(start("--exclusive-host", "--timeout", "0", "--", "true"))
         assert (status, errors) == (2, "error: no quiet host became free in time\n")
     inner = [sys.executable, "-m", "ncuflow", "lock", "--exclusive-host", "--timeout", "0", "--"]
@@ -565,7 +565,7 @@ def test_what_outlives_a_timed_run_does_not_keep_the_host(
     tmp_path: Path,
 ) -> None:
     left = 'import subprocess; print(subprocess.Popen(["sleep", "100"], stdout=subprocess.DEVNULL).pid)'
-    child = start("--seat", "--", sys.executable, "-c", f"{TIMED}\n{left}", str(tmp_path))
+    child = start("--slot", "--", sys.executable, "-c", f"{TIMED}\n{left}", str(tmp_path))
     assert [first_line(child), first_line(child)] == ["starts", "measures"]
     assert child.stdin is not None
     child.stdin.write("go\n")
@@ -576,9 +576,9 @@ def test_what_outlives_a_timed_run_does_not_keep_the_host(
 
 
 PROFILER = """
-from ncuflow.gpu.turns import gpu_seat
+from ncuflow.gpu.lock import gpu_slot
 from ncuflow.process import run_child
-with gpu_seat(0) as held:
+with gpu_slot(0) as held:
     command = ["sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!; wait"]
     run_child(command, on_line=lambda line: print(line, flush=True), inherited=held.locks)
 """
@@ -596,9 +596,9 @@ def test_what_a_killed_profiler_leaves_keeps_its_seat_and_not_the_host(
     profiler.communicate()
     assert quiet(fcntl.LOCK_EX)
     with ExitStack() as stack:
-        for _ in range(turns.SEATS - 1):
-            stack.enter_context(turns.gpu_seat(0))
-        with pytest.raises(CaptureError), turns.gpu_seat(0):
+        for _ in range(lock.SLOTS - 1):
+            stack.enter_context(lock.gpu_slot(0))
+        with pytest.raises(CaptureError), lock.gpu_slot(0):
             pass
     os.kill(program, signal.SIGKILL)
 
@@ -609,6 +609,6 @@ def test_a_relative_folder_of_locks_is_one_place_for_what_runs_elsewhere(
     fake_gpus(1)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NCUFLOW_LOCK_DIR", "locks")
-    with turns.gpu_seat(0, timed=True) as held:
+    with lock.gpu_slot(0, timed=True) as held:
         for name in (WAIT, QUIET, "TMPDIR"):
             assert Path(held.environ[name]).parent == tmp_path / "locks"

@@ -32,25 +32,25 @@ class TraceStep(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     depth: int
-    """how many columns are above it"""
+    """How many columns are above this step."""
     said: str
-    """the step in words"""
+    """The step in words."""
     name: str | None = None
-    """the column, the key of the registry, or the stall reason"""
+    """The column, the key of the registry, or the stall reason."""
     value: float | int | str | None = None
-    """null where it is not known"""
+    """The value; null where it is not known."""
     unit: str = ""
-    """of the value"""
+    """The unit of the value."""
     source: str | None = None
-    """of a column: the tool whose evidence it needs"""
+    """For a column: the tool whose evidence it needs."""
     formula: str | None = None
-    """of a column: what it is computed as"""
+    """For a column: the formula that computes it."""
     report: str | None = None
-    """of what was read: its report"""
+    """For what was read: the report."""
     kernel: int | None = None
-    """of what was read: the index of its launch"""
+    """For what was read: the index of the launch."""
     metric: str | None = None
-    """of what was read: the counter"""
+    """For what was read: the counter."""
 
 
 class TraceSteps(answer.Answer):
@@ -58,13 +58,13 @@ class TraceSteps(answer.Answer):
 
     ROWS: ClassVar[tuple[str, ...]] = ("steps",)
     command: Literal["trace"] = "trace"
-    """the command that answers"""
+    """The command that wrote this JSON."""
     point: str
-    """what was asked about: the id of a point, or REPORT#INDEX"""
+    """The id of the point that was asked about, or REPORT#INDEX."""
     name: str
-    """which number of it"""
+    """The number of it that was asked for."""
     steps: list[TraceStep]
-    """the number first, what it is computed from under it, and what was read at the bottom"""
+    """The steps: the number first, below it what it is computed from, and at the bottom what was read."""
 
 
 def line(step: TraceStep) -> str:

@@ -1,19 +1,20 @@
-"""Whose turn it is at a GPU: locks by flock on files of this user, which the kernel drops with the last process that has one.
+"""The lock of a GPU, and shared slots to start in: flock on files of this user, which the kernel drops with the last process
+that has one.
 
-    ncuflow lock [--exclusive-host | --seat] [--timeout S] -- COMMAND...
+    ncuflow lock [--exclusive-host | --slot] [--timeout S] -- COMMAND...
 
-The command sees one GPU (CUDA_VISIBLE_DEVICES=<uuid>) and a private TMPDIR, removed afterwards. With --seat it locks that GPU
+The command sees one GPU (CUDA_VISIBLE_DEVICES=<uuid>) and a private TMPDIR, removed afterwards. With --slot it locks that GPU
 itself when it has started, as `ncuflow launch` does. What a program has locked, by its state:
 
 queued     a ticket of its own in `queue/`. Who came first goes first, of those that wait for the same GPUs; flock itself
            is not fair. What is timed does not wait for profilers that do: many are timed in the time of one that is profiled.
 alone      the GPU from the start on, or with --exclusive-host all GPUs and the host
-seated     one of SEATS seats of a GPU, to start in: that takes longer than many a batch, and needs no GPU
+in a slot  one of SLOTS shared slots of a GPU, to start in: that takes longer than many a batch, and needs no GPU
   timed    and `host.timed`, shared, for whose release profilers wait before they start
   profiled and `host.quiet`, shared: nothing on the host is timed meanwhile
 starting   (timed) `host.quiet`, shared: beside others that start, and never beside one that measures
 measuring  the GPU; what is timed has `host.quiet` alone as well
-paused     (profiled) its seat and `host.quiet`, and the GPU no longer
+paused     (profiled) its slot and `host.quiet`, and the GPU no longer
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from ncuflow.locks import FREE, OWN, SHARED, locked
 from ncuflow.process import CaptureError, minimal_environment, run_child
 
 HELD = "NCUFLOW_GPU_LOCK"  # set for children: a capture under the lock does not wait for itself
-WAIT = "NCUFLOW_GPU_WAIT"  # the file that a seated program locks before it measures
+WAIT = "NCUFLOW_GPU_WAIT"  # the file that a program in a slot locks before it measures
 QUIET = "NCUFLOW_HOST_QUIET"  # the one that it locks as well if it is timed
 WAITS, BEGINS = "ncuflow: waiting for the GPU", "ncuflow: the GPU is held"  # what it says then
 STARTS = "ncuflow: CUDA begins"  # and between the two, where it makes its context before it holds the GPU
 QUEUES = "waiting for "  # with what a program begins that says what it waits for before it starts
 POLL_S = 0.25
-SEATS = 12  # programs per GPU: one measures, the next ones start
+SLOTS = 12  # programs per GPU: one measures, the next ones start
 ALONE, TIMED, PROFILED = "alone", "timed", "profiled"
 
 
@@ -103,11 +104,11 @@ def gpu_lock(timeout: float | None = None, exclusive_host: bool = False) -> Iter
     GPUs goes the host, beside which nothing starts. Raises CaptureError if none becomes free within `timeout` seconds.
     """
     gpus = visible()
-    wanted = [[_place(gpu) for gpu in _alike(gpus)]]
+    wanted = [[_lock_file(gpu) for gpu in _alike(gpus)]]
     if exclusive_host:
-        each = [[_place(gpu)] for gpu in gpus]
+        each = [[_lock_file(gpu)] for gpu in gpus]
         wanted = [[LockFile("host.timed", how=SHARED)], [LockFile("host.quiet")], *each]
-    with _held(ALONE, gpus, wanted, timeout) as held:
+    with _acquired(ALONE, gpus, wanted, timeout) as held:
         job = sys.argv[1] if len(sys.argv) > 1 else ALONE
         if held.locks:  # else a command around this one has noted it
             use.note(use.BEGINS, held.gpu.uuid, job)
@@ -116,20 +117,20 @@ def gpu_lock(timeout: float | None = None, exclusive_host: bool = False) -> Iter
 
 
 @contextmanager
-def gpu_seat(timeout: float | None = None, timed: bool = False) -> Iterator[Held]:
+def gpu_slot(timeout: float | None = None, timed: bool = False) -> Iterator[Held]:
     """A visible GPU to start a program for, for the length of the block; the program locks the GPU itself, by `hold`.
 
-    Raises CaptureError if no seat becomes free within `timeout` seconds.
+    Raises CaptureError if no slot becomes free within `timeout` seconds.
     """
     gpus = visible()
-    seats = [_place(gpu, f".seat{n}") for n in range(SEATS) for gpu in _alike(gpus)]
+    slots = [_lock_file(gpu, f".slot{n}") for n in range(SLOTS) for gpu in _alike(gpus)]
     quiet = LockFile("host.quiet", how=SHARED)
-    # The seat comes first: who waits for one holds up nobody.
-    wanted = [seats, [LockFile("host.timed", kept=False)], [quiet]]
+    # The slot comes first: who waits for one holds up nobody.
+    wanted = [slots, [LockFile("host.timed", kept=False)], [quiet]]
     if timed:
-        wanted = [seats, [LockFile("host.timed", how=SHARED)]]
-    with _held(TIMED if timed else PROFILED, gpus, wanted, timeout) as held:
-        own = {WAIT: str(_place(held.gpu).path)} | ({QUIET: str(quiet.path)} if timed else {})
+        wanted = [slots, [LockFile("host.timed", how=SHARED)]]
+    with _acquired(TIMED if timed else PROFILED, gpus, wanted, timeout) as held:
+        own = {WAIT: str(_lock_file(held.gpu).path)} | ({QUIET: str(quiet.path)} if timed else {})
         # Without locks a command around this one holds the GPU.
         yield Held(held.gpu, {**held.environ, **own}, held.locks) if held.locks else held
 
@@ -161,7 +162,7 @@ class Turn:
 def hold(
     load: Callable[[], None], job: str = "", ready: Callable[[], None] = lambda: None
 ) -> Callable[[Callable[[], None]], None]:
-    """In a seated program: load what takes seconds and needs no GPU, and then wait for this process's GPU.
+    """In a program in a slot: load what takes seconds and needs no GPU, and then wait for this process's GPU.
 
     job: what it is going to do, for the file that tells who had the GPU. ready: waits for what others make for it.
     Returns what waits for something further, and leaves the GPU to others meanwhile (`Turn.pause`).
@@ -187,7 +188,7 @@ def hold(
 
 
 @contextmanager
-def _held(
+def _acquired(
     state: str,
     gpus: Sequence[VisibleGpu],
     wanted: Sequence[Sequence[LockFile]],
@@ -253,20 +254,20 @@ def _is_before(other: Path, ticket: Path, uuids: set[str]) -> bool:
 
 
 def _alike(gpus: Sequence[VisibleGpu]) -> list[VisibleGpu]:
-    """The GPUs of the first one's model; first those that the fewest programs hold, or have a seat at."""
+    """The GPUs of the first one's model; first those that the fewest programs hold, or have a slot at."""
     return sorted((gpu for gpu in gpus if gpu.name == gpus[0].name), key=_taken)
 
 
 def _taken(gpu: VisibleGpu) -> int:
-    """How many locks of a GPU, its seats among them, somebody has."""
-    parts = ["", *map(".seat{}".format, range(SEATS))]
-    found = [_locked(replace(_place(gpu, part), how=SHARED)) for part in parts]
+    """How many locks of a GPU, its slots among them, somebody has."""
+    parts = ["", *map(".slot{}".format, range(SLOTS))]
+    found = [_locked(replace(_lock_file(gpu, part), how=SHARED)) for part in parts]
     for _, handle in filter(None, found):
         os.close(handle)
     return found.count(None)
 
 
-def _place(gpu: VisibleGpu, part: str = "") -> LockFile:
+def _lock_file(gpu: VisibleGpu, part: str = "") -> LockFile:
     return LockFile(f"{gpu.uuid}.lock{part}", gpu)
 
 
@@ -325,7 +326,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--exclusive-host", action="store_true", help="hold every visible GPU")
     how.add_argument(
-        "--seat",
+        "--slot",
         action="store_true",
         help="the command times, and locks the GPU when it has started",
     )
@@ -338,8 +339,8 @@ def run(args: argparse.Namespace) -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         raise UsageError("no command given after --")
-    seat = gpu_seat(args.timeout, timed=True) if args.seat else None
-    with seat or gpu_lock(args.timeout, args.exclusive_host) as held:
+    slot = gpu_slot(args.timeout, timed=True) if args.slot else None
+    with slot or gpu_lock(args.timeout, args.exclusive_host) as held:
         env = {**minimal_environment(), **held.environ}
         outcome = run_child(command, env=env, capture=False, inherited=held.locks)
     return outcome.returncode if outcome.returncode >= 0 else 128 - outcome.returncode

@@ -1,4 +1,4 @@
-"""What a run made: each file as it was, so that one that was damaged since is noticed and made again.
+"""Output checksums: each file as a run made it, so that one that was damaged since is noticed and made again.
 
 Snakemake looks at times alone: a file that was cut short is newer than all that it was made of. A note has none, so that
 it is the same of two runs that made the same. What is looked at are the outputs that the rules declare, whatever a note
@@ -89,11 +89,11 @@ def _folders(outputs: str) -> list[Path]:
 
 def _output(outputs: str, path: Path, patterns: Patterns) -> Path | None:
     """The output of a rule that a file is or lies in; None for what no rule makes, and for captures."""
-    for candidate in (path, *path.parents):
-        place = candidate.relative_to(outputs) if candidate.is_relative_to(outputs) else Path()
+    for at in (path, *path.parents):
+        place = at.relative_to(outputs) if at.is_relative_to(outputs) else Path()
         name = f"{outputs}/{place.as_posix()}"  # as the rules write it, who say so of a setting
         if CAPTURES not in place.parts[1:2] and any(found.fullmatch(name) for found in patterns):
-            return candidate
+            return at
     return None
 
 

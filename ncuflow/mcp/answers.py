@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import ConfigDict, Field, RootModel
 
@@ -27,16 +27,16 @@ from ncuflow.experiments import recorded as advised
 from ncuflow.experiments.record import Advice, Trial
 from ncuflow.explain import launch, verb
 from ncuflow.explain.record import Explanation, Lineage, Subject, Suggestion, WaitingLine
-from ncuflow.findings import lineage, locate, profiled, stored
-from ncuflow.findings.lineage import TraceSteps
-from ncuflow.io import CommandError, read_as, scratch, sniff_packed
+from ncuflow.findings import derivation, locate, profiled, stored
+from ncuflow.findings.derivation import TraceSteps
+from ncuflow.io import CommandError, JsonObject, read_as, scratch, sniff_packed
+from ncuflow.mcp.root import Root
 from ncuflow.parsers import show as shown
 from ncuflow.parsers import show_ncu
 from ncuflow.parsers.show_ncu import ReportAnswer, TraceAnswer
 from ncuflow.process import die_with_parent, python_environment
 from ncuflow.race import rounds
 from ncuflow.run import listing
-from ncuflow.served.root import Root
 from ncuflow.target.contract import load
 
 RECORDING_OF_REPORT = 2  # folders above a report of a recording: target and batch
@@ -69,7 +69,7 @@ Metrics = Annotated[
 ]
 Below = Annotated[str, Field(description="path from the served folder on")]
 Blocks = Annotated[
-    list[dict[str, Any]] | None,
+    list[JsonObject] | None,
     Field(description="parameters of the points; default: the target's own point"),
 ]
 
@@ -78,18 +78,18 @@ class TargetsAtHand(listing.TargetsAnswer):
     """The kernel targets, and what is at hand of each."""
 
     points: dict[str, int]
-    """by target, how many points of it the asked outputs or recording have"""
+    """How many points each target has in the outputs or recording that was asked about."""
 
 
 class Points(AnswerPart):
     """The points of a target in outputs or in a recording."""
 
     lineage: str
-    """the folder that has them"""
+    """The folder that has the points."""
     points: list[str]
-    """ids, as explain and trace take them"""
+    """The ids that explain and trace take."""
     left_out: int
-    """how many the limit left out"""
+    """How many points the limit left out."""
 
 
 class Report(RootModel[ReportAnswer | TraceAnswer]):
@@ -102,28 +102,28 @@ class HotLines(AnswerPart):
     """Where warps of a kernel stood when they were sampled: the lines that wait, seldom those that cause the wait."""
 
     subject: Subject
-    """the launch"""
+    """The launch."""
     lineage: Lineage
-    """where the samples come from"""
+    """Where the samples come from."""
     lines: list[WaitingLine]
-    """the hottest first; empty without samples"""
+    """The lines, the hottest first; empty without samples."""
     missing: list[str]
-    """what was not measured, and what would bring it"""
+    """What was not measured, and which option measures it."""
     left_out: int
-    """how many lines the limit left out"""
+    """How many lines the limit left out."""
 
 
 class Suggestions(AnswerPart):
     """What the evidence suggests to try at a kernel or a point."""
 
     subject: Subject
-    """the launch"""
+    """The launch."""
     lineage: Lineage
-    """where the evidence comes from"""
+    """Where the evidence comes from."""
     suggestions: list[Suggestion]
-    """the most promising first"""
+    """The suggestions, the most promising first."""
     left_out: int
-    """how many the limit left out"""
+    """How many suggestions the limit left out."""
 
 
 def list_targets(root: Root, folder: Folder = None, limit: Limit = 50) -> TargetsAtHand:
@@ -248,7 +248,7 @@ def trace(
     REPORT#INDEX; name: a column or counter; folder: the outputs or the recording of the point."""
     report, sign, _ = source.rpartition("#")
     root.inside(report if sign else source)
-    steps, left_out = cut(lineage.found(source, name, _at_hand(root, folder)), limit)
+    steps, left_out = cut(derivation.found(source, name, _at_hand(root, folder)), limit)
     return TraceSteps(point=source, name=name, steps=steps, left_out=left_out)
 
 

@@ -54,7 +54,7 @@ def test_a_line_that_crosses_is_told_from_those_that_never_do():
         )
         for point in points(*limiters)
     ]  # fmt: skip
-    (line,) = guide.crossings(found, "batch")
+    (line,) = guide.regime_changes(found, "batch")
     assert line["label"] == "backend fa3"
-    (alone,) = guide.crossings(found[3:6], "batch")
+    (alone,) = guide.regime_changes(found[3:6], "batch")
     assert alone["label"] == ""

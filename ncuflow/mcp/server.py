@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import CommandError, clean, refused
+from ncuflow.io import CommandError, JsonObject, clean, refused
+from ncuflow.mcp import answers
+from ncuflow.mcp.root import Root
 from ncuflow.origin import package_version
-from ncuflow.served import answers
-from ncuflow.served.root import Root
 
 LONGEST_NAME = 60  # characters of an argument's name that are said back
 INSTRUCTIONS = """Measured facts about GPU kernels, FlashInfer's above all. Every number has a unit, a tier (A: counted here
@@ -36,7 +36,7 @@ def made(root: Root) -> Any:
     class StrictTool(Tool):  # type: ignore[misc, unused-ignore]
         """A tool that refuses an argument which it does not have: who misspelt one would take the answer for another's."""
 
-        async def run(self, arguments: dict[str, Any], *rest: Any, **options: Any) -> Any:
+        async def run(self, arguments: JsonObject, *rest: Any, **options: Any) -> Any:
             known = self.parameters["properties"]
             if strange := [name for name in arguments if name not in known]:
                 what = f"no argument {clean(strange[0])[:LONGEST_NAME]!r}; there are: {', '.join(known)}"

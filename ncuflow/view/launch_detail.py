@@ -10,7 +10,7 @@ from pathlib import Path
 from ncuflow.io import below, clean
 from ncuflow.parsers.detail import Detail
 from ncuflow.view import memory, memory_tables
-from ncuflow.view.model import Close, Code, LaunchView, Spread
+from ncuflow.view.model import Code, LaunchDetail, LaunchView, Spread
 
 # Use of a pipe in per cent of its peak while the SM was active: by cycles where the report has them, else by instructions.
 PIPE = re.compile(
@@ -28,9 +28,9 @@ LARGEST_SOURCE = (
 )
 
 
-def look(launch: LaunchView, detail: Detail, source: Path | None) -> Close:
+def of_launch(launch: LaunchView, detail: Detail, source: Path | None) -> LaunchDetail:
     """What a report holds of a launch. source: a folder below which its source files are looked for."""
-    return Close(
+    return LaunchDetail(
         kernel=launch.index,
         memory=memory.chart(detail.counters, launch.kernel["metrics"]),
         tables=memory_tables.tables(detail.counters),

@@ -1,4 +1,4 @@
-"""Advice that is kept with the project, and what held it: a second run, choices against themselves, all choices timed to the end.
+"""The archive of advice, and what confirmed it: a second run, choices against themselves, all choices timed to the end.
 
 A folder of FOLDER has advice.json.xz, and beside it what there is of again, aa, regret (advice as well) and audit.
 """
@@ -69,14 +69,14 @@ def read(folder: Path, name: str) -> Advice | None:
     return recorded.read(path) if path.is_file() else None
 
 
-def told(folder: Path) -> str:
+def report(folder: Path) -> str:
     """What the advice of all GPUs says and how it held, as Markdown."""
     return "\n\n".join(
-        "\n".join(_told(one.parent)) for one in sorted(folder.glob("*/advice.json.xz"))
+        "\n".join(_report(one.parent)) for one in sorted(folder.glob("*/advice.json.xz"))
     )
 
 
-def _told(folder: Path) -> Iterator[str]:
+def _report(folder: Path) -> Iterator[str]:
     advice = recorded.read(folder / f"{ADVICE}.json.xz")
     versions = ", ".join(f"{name} {value}" for name, value in advice.versions.items() if value)
     yield f"Measured on an {advice.gpu} ({versions}; {advice.date}):\n"
@@ -88,7 +88,7 @@ def _told(folder: Path) -> Iterator[str]:
     for rule in heuristics.rules(advice.shapes, advice.metric):
         yield f"- {_capital(text.ruled(rule))}."
     yield from (f"- {text}." for text in _causes(advice))
-    yield from (f"- {line}" for line in _held(folder, advice))
+    yield from (f"- {line}" for line in _confirmed(folder, advice))
 
 
 def _row(shape: AdvisedShape) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ def losses(advice: Advice, whole: Advice) -> dict[str, float]:
     return found
 
 
-def _held(folder: Path, advice: Advice) -> Iterator[str]:
+def _confirmed(folder: Path, advice: Advice) -> Iterator[str]:
     if again := read(folder, "again"):
         same, of, advised, shapes = agreement(advice, again)
         yield f"A second run: {same} of {of} winners of both are the same; {advised} of {shapes} shapes have the same advice."
