@@ -7,7 +7,6 @@ once, each row having in ``trace`` the words before the column's. Null is what i
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections.abc import Sequence
@@ -56,22 +55,6 @@ class Answer(AnswerPart):
 
     ROWS: ClassVar[tuple[str, ...]] = ()
     """The fields whose rows `--limit` counts."""
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """The arguments of a command that answers."""
-    parser.add_argument(
-        "--json", action="store_true", help="the answer as JSON, on standard output"
-    )
-    parser.add_argument(
-        "--limit", type=_count, metavar="N", help="with --json: N rows of a table at most"
-    )
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no count")
-    return int(text)
 
 
 def cut(rows: Sequence[T], limit: int | None) -> tuple[list[T], int]:

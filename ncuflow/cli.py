@@ -2,12 +2,11 @@
 
 A command is a module with a typed function `command`: its parameters are the words and options, its docstring says what each
 is for, the module's says the rest, and what it returns is the exit status (None is 0). Only the module of the command that
-was asked for is imported. What only rules call may declare its arguments with argparse: `configure(parser)` and `run(args)`.
+was asked for is imported.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import io
 import os
@@ -166,6 +165,15 @@ SILENT = {
 }
 
 
+OVERVIEW = """usage: ncuflow COMMAND …
+
+Measured kernel guides for FlashInfer. `ncuflow COMMAND --help` says more.
+
+options:
+  -h, --help  show this help message and exit
+  --help-all  and what the rules call"""
+
+
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command that `argv` (default: the command line) names, and exit with its status.
 
@@ -194,9 +202,8 @@ def dispatch(words: Sequence[str]) -> int:
     if name not in COMMANDS:
         return _overview(words)
     module = importlib.import_module(COMMANDS[name][0])
-    run = _argparsed if hasattr(module, "configure") else _called
     try:
-        return int(run(module, name, rest) or 0)
+        return int(_called(module, name, rest) or 0)
     except UsageError as error:
         _misused(name, str(error))
 
@@ -256,16 +263,6 @@ def _parameters(made: App) -> str:
     return "\n".join("\n".join(row) for row in rows).rstrip()
 
 
-def _argparsed(module: ModuleType, name: str, words: Sequence[str]) -> int | None:
-    parser = argparse.ArgumentParser(
-        prog=f"ncuflow {name}",
-        description=module.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    module.configure(parser)
-    return cast(int | None, module.run(parser.parse_args(words)))
-
-
 def _misused(name: str, why: str) -> NoReturn:
     """End with 2 and two lines: what is wrong with the words, and where their meaning is said."""
     tell(f"{name}: {why}", 2)
@@ -282,19 +279,11 @@ def _overview(words: Sequence[str]) -> int:
         "\n".join([f"{group}:", *(f"  {name:18}{what}" for name, (_, what) in of.items())])
         for group, of in groups.items()
     ]
-    parser = argparse.ArgumentParser(
-        prog="ncuflow",
-        usage="ncuflow COMMAND …",
-        description="Measured kernel guides for FlashInfer. `ncuflow COMMAND --help` says more.",
-        epilog="\n\n".join(listed),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--help-all", action="store_true", help="and what the rules call")
     if words and words[0] not in ("-h", "--help", "--help-all"):
         tell(f"no command {words[0]!r}", 2)
         print("`ncuflow --help` lists them", file=sys.stderr)
         raise SystemExit(2)
-    parser.print_help()
+    print(OVERVIEW, *listed, sep="\n\n")
     return 0 if words else 2
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import errno
 import glob
@@ -324,13 +323,6 @@ def not_over(out: str | os.PathLike[str] | None, *read: str | os.PathLike[str] |
     places = {os.path.realpath(one) for one in read if one is not None}
     if out is not None and os.path.realpath(out) in places:
         raise BadInput(out, "is one of the files to read")
-
-
-def file_to_write(text: str) -> Path:
-    """A file that an argument names. Raises ArgumentTypeError for a folder's name, which ends in a slash."""
-    if text.endswith(os.sep):
-        raise argparse.ArgumentTypeError(f"{text!r} is a folder's name; name a file in it")
-    return Path(text)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

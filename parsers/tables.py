@@ -9,7 +9,6 @@ nsys, no counters).
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -258,16 +257,17 @@ def write(tables: Tables, out: Path) -> None:
         write_table(out / f"{name}.parquet", table)
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--evidence", type=Path, required=True, help="evidence root")
-    parser.add_argument("--target", required=True, help="kernel target")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the tables")
-    parser.add_argument("batches", type=Path, nargs="+", help="batch folders of the target")
+def command(batches: list[Path], /, *, evidence: Path, target: str, out: Path) -> None:
+    """The tables of a target.
 
-
-def run(args: argparse.Namespace) -> None:
-    tables = collect(args.evidence, args.batches)
-    stray = {row["target"] for row in tables["timing"]} - {args.target}
+    Args:
+        evidence: evidence root
+        target: kernel target
+        out: folder for the tables
+        batches: batch folders of the target
+    """
+    tables = collect(evidence, batches)
+    stray = {row["target"] for row in tables["timing"]} - {target}
     if stray:
-        raise BadInput(args.batches[0], f"times of {', '.join(sorted(stray))}, not {args.target}")
-    write(tables, args.out)
+        raise BadInput(batches[0], f"times of {', '.join(sorted(stray))}, not {target}")
+    write(tables, out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from fake_machine import make
 
 from ncuflow.cli import dispatch
+from ncuflow.io import UsageError
 from ncuflow.process import CaptureError, ProcessExit
 from ncuflow.run import jit, jitprobe
 from ncuflow.target.contract import jit_modules, known
@@ -205,7 +205,7 @@ def test_a_used_workspace_is_no_cold_build(tmp_path: Path) -> None:
 
 
 def test_unknown_modules_are_refused() -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="unknown module"):
+    with pytest.raises(UsageError, match="unknown module"):
         jit.module_names("decode,nope")
     assert jit.module_names("decode, rope") == ["decode", "rope"]
 

@@ -502,7 +502,7 @@ def test_after_a_failed_job_over_existing_outputs_a_rerun_makes_them(
     """Snakemake deletes the tables of the failed job, while the pages that were made of them still stand."""
     module = remade.folder / "parsers/tables.py"
     text = module.read_text()
-    module.write_text(text + "\n\ndef run(args):\n    raise OSError('out of memory')\n")
+    module.write_text(text + "\n\ndef collect(*given):\n    raise OSError('out of memory')\n")
     failed = remade.run("merge_state", *RECORDED[1:], check=False)
     assert failed.returncode != 0 and not list(remade.outputs.glob("tables/merge_state/kernels.*"))
     module.write_text(text)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ from ncuflow.run import builds, gpu, launch, timing
 from ncuflow.run import launch as running
 from ncuflow.run.launch import read_points
 from ncuflow.run.visits import shuffled
+from ncuflow.target.contract import Target
 
 
 def test_points_are_read_and_completed_by_the_defaults(tmp_path: Path) -> None:
@@ -58,7 +59,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tu
         monkeypatch.setattr(running, "load", lambda name: fake_target(device, **kinds))
         monkeypatch.setattr(builds, "CompilerWatch", lambda: SimpleNamespace(started=0))
         # What a run starts as further processes runs in this one.
-        monkeypatch.setattr(running, "_apart", lambda args: running.run(alone(args)))
+        monkeypatch.setattr(running, "_apart", alone)
         path = points_file(tmp_path, [point.as_dict() for point in made(2)])
         files = ["--points", str(path), "--out", str(tmp_path / out)]
         return dispatch(["launch", "fake", *files, *arguments]), tmp_path / out
@@ -66,8 +67,9 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tu
     return call
 
 
-def alone(args: argparse.Namespace) -> argparse.Namespace:
-    return argparse.Namespace(**vars(args) | {"alone": True})
+def alone(asked: running.LaunchAsked, target: Target) -> int:
+    """A further process, in this one."""
+    return running.launched(target, replace(asked, alone=True))
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -148,7 +150,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Co
             monkeypatch.setattr(gpu, "Gpu", Context)
             monkeypatch.setattr(running, "load", lambda name: fake_target(log, **kinds))  # type: ignore[arg-type]
             monkeypatch.setattr(builds, "CompilerWatch", lambda: SimpleNamespace(started=0))
-            monkeypatch.setattr(running, "_apart", lambda args: running.run(alone(args)))
+            monkeypatch.setattr(running, "_apart", alone)
             path = points_file(tmp_path, [point.as_dict() for point in made(n)])
             files = ["--points", str(path), "--out", str(tmp_path / "out.jsonl")]
             status = dispatch(["launch", "fake", "--mode", mode, *files, *arguments])
@@ -370,7 +372,7 @@ def test_no_gpu_is_fatal_and_one_line(
         raise RuntimeError("no CUDA device is available to torch")
 
     monkeypatch.setattr(gpu, "Gpu", none)
-    monkeypatch.setattr(running, "_apart", lambda args: running.run(alone(args)))
+    monkeypatch.setattr(running, "_apart", alone)
     entry = {"id": "rmsnorm/rmsnorm_R4096_D4096_f16", "target": "rmsnorm", "params": {}}
     path, out = points_file(tmp_path, [entry]), tmp_path / "out.jsonl"
     words = ["launch", "rmsnorm", "--points", str(path), "--out", str(out)]
@@ -398,7 +400,7 @@ def test_a_build_without_what_it_needs_is_fatal_and_one_line(
     ("arguments", "message"),
     [
         (["nope", "--points", "p", "--out", "o"], "error: unknown kernel target 'nope'"),
-        (["decode", "--out", "o"], "required: --points"),
+        (["decode", "--out", "o"], "--points requires an argument"),
         (["decode", "--points", "none.json", "--out", "o"], "error: none.json: no such file"),
         (["decode", "--points", "p", "--out", "o", "--repeats", "0"], "--repeats must be"),
     ],

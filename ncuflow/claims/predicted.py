@@ -16,7 +16,6 @@ the interval. What somebody expected without measuring it is predicted to hold o
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import log
 from pathlib import Path
@@ -194,29 +193,27 @@ def biases(records: Sequence[Mapping[str, Any]]) -> list[Bias]:
     ]
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--results", type=Path, required=True, help="of tier S, with claims.json")
-    parser.add_argument(
-        "--predictions", type=Path, required=True, help="of `ncuflow static predict`"
-    )
-    parser.add_argument("--claims", type=Path, required=True, help="folder of claim files")
-    parser.add_argument("--out", type=Path, required=True)
+def command(*, results: Path, predictions: Path, claims: Path, out: Path) -> None:
+    """What predictions say of claims.
 
-
-def run(args: argparse.Namespace) -> None:
-    found = stored.folder(args.results)
-    times = {point["point"]: point for point in read_json(args.predictions)["points"]}
+    Args:
+        results: of tier S, with claims.json
+        predictions: of `ncuflow static predict`
+        claims: folder of claim files
+    """
+    found = stored.folder(results)
+    times = {point["point"]: point for point in read_json(predictions)["points"]}
     sides = {
         end: ClaimEvidence({name: at(one, times, end) for name, one in found.items()})
         for end in ENDS
     }
     here = architecture(next(iter(found.values()))["provenance"])
-    records = {record["id"]: record for record in read_json(args.results / "claims.json")}
+    records = {record["id"]: record for record in read_json(results / "claims.json")}
     judged = {}
-    for claim in files.load(args.claims):
+    for claim in files.load(claims):
         record = records[claim.id]
         if record["verdict"] == NOT_TESTABLE and not of_another_gpu(record["published"], here):
             answer = judge(claim, sides)
             if answer:
                 judged[claim.id] = answer
-    write_json(args.out, judged)
+    write_json(out, judged)

@@ -8,7 +8,6 @@ launch costs time; points whose times differ all that a sweep asks for, with sta
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -146,13 +145,8 @@ class SideBatch(Batch):
 
     command: Sequence[str] = field(default_factory=list)
 
-    def program(self) -> list[str]:
-        return [
-            *self.command,
-            "--trace",
-            self.path("points.json"),
-            self.path("progress.jsonl"),
-        ]
+    def program(self, *words: str) -> list[str]:
+        return [*self.command, "--trace", self.path("points.json"), self.path("progress.jsonl")]
 
 
 def lacking() -> str | None:
@@ -176,13 +170,13 @@ def counted(
     """
     command, env = side
     with scratch() as folder:
-        args = _arguments(target, tier, held, limit_s)
+        asked = _asked(folder, tier, held, limit_s)
         entries = [point.as_dict() for point in points]
-        batch = SideBatch("ncu", args, entries, held, folder, command=command)
-        outcome = batch.run(ncu.ncu_command(batch), {**env, **held.environ})
+        batch = SideBatch("ncu", target, asked, entries, held, folder, command=command)
+        outcome = batch.run(ncu.ncu_command(batch, asked), {**env, **held.environ})
         if batch.progress.refused:
             raise CaptureError(ncu.REMEDY)
-        report = folder / f"{args.name}.ncu-rep"
+        report = folder / f"{asked.name}.ncu-rep"
         if not report.exists():
             raise CaptureError(_why(batch, batch.ending(outcome) or "ncu wrote no report"))
         found: dict[str, list[Kernel]] = defaultdict(list)
@@ -192,14 +186,18 @@ def counted(
     return dict(found)
 
 
-def _arguments(target: str, tier: Tier, held: Held, limit_s: float) -> argparse.Namespace:
+def _asked(folder: Path, tier: Tier, held: Held, limit_s: float) -> ncu.NcuAsked:
     """What `ncuflow ncu` would be given; the clocks stay as they are, as in the timing."""
-    words = argparse.Namespace(target=target, name=tier.name, timeout=limit_s, clock_control="none")
-    words.sections, words.rules, words.import_source = ",".join(tier.sections), False, False
-    words.registry, words.metrics = tier.keys is None, None
-    if tier.keys is not None:
-        words.metrics = ",".join(ncu.registry_counters(held.gpu, tier.keys))
-    return words
+    every = tier.keys is None
+    return ncu.NcuAsked(
+        points=folder / "points.json",
+        out=folder,
+        name=tier.name,
+        timeout=limit_s,
+        sections=",".join(tier.sections),
+        registry=every,
+        metrics=None if tier.keys is None else ",".join(ncu.registry_counters(held.gpu, tier.keys)),
+    )
 
 
 def _why(batch: SideBatch, ending: str) -> str:

@@ -10,7 +10,6 @@ measured   the highest rate that anything reached on the same machine: a large c
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -207,11 +206,6 @@ def environment_info(evidence: Path, recording: str | None) -> MachineInfo:
     }
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--evidence", type=Path, required=True)
-    parser.add_argument("--recording")
-    parser.add_argument("--out", type=Path, required=True)
-
-
-def run(args: argparse.Namespace) -> None:
-    write_json(args.out, environment_info(args.evidence, args.recording))
+def command(*, evidence: Path, out: Path, recording: str | None = None) -> None:
+    """The machine of a run: its versions, findings and ceilings."""
+    write_json(out, environment_info(evidence, recording))

@@ -5,7 +5,6 @@ ncuflow jit-results --evidence ROOT [--recording NAME] --out FILE.json
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from ncuflow.evidence.provenance import load_provenance
@@ -49,11 +48,6 @@ def jit_analysis(evidence: Path, recording: str | None) -> JsonObject:
     return measured | {"provenance": load_provenance(evidence, recording) | own, "summary": rows}
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--evidence", type=Path, required=True)
-    parser.add_argument("--recording")
-    parser.add_argument("--out", type=Path, required=True)
-
-
-def run(args: argparse.Namespace) -> None:
-    write_json(args.out, jit_analysis(args.evidence, args.recording))
+def command(*, evidence: Path, out: Path, recording: str | None = None) -> None:
+    """What the pages say of compilation."""
+    write_json(out, jit_analysis(evidence, recording))

@@ -5,7 +5,6 @@ ncuflow results --target decode --tables DIR --evidence ROOT --out FILE.json --m
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -205,23 +204,27 @@ def _times(row: Row) -> Any:
     return {place.column: row[place.column] for place in places(Series)}
 
 
-def measurements(found: Results) -> pa.Table:
+def table_of(found: Results) -> pa.Table:
     """The measurement rows of all points as a table."""
     kinds = {"text": pa.string(), "int": pa.int64(), "float": pa.float64()}
     schema = pa.schema([pa.field(column.name, kinds[column.kind]) for column in COLUMNS])
     return pa.Table.from_pylist([point["measurement"] for point in found["points"]], schema=schema)
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--target", required=True)
-    parser.add_argument("--tables", type=Path, required=True)
-    parser.add_argument("--evidence", type=Path, required=True)
-    parser.add_argument("--recording", help="name of the recording; absent for live evidence")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--measurements", type=Path, required=True)
+def command(
+    *,
+    target: str,
+    tables: Path,
+    evidence: Path,
+    out: Path,
+    measurements: Path,
+    recording: str | None = None,
+) -> None:
+    """The results of a target, and its measurement table.
 
-
-def run(args: argparse.Namespace) -> None:
-    found = results(args.target, args.tables, args.evidence, args.recording)
-    write_table(args.measurements, measurements(found))
-    write_json(args.out, found, levels=3)
+    Args:
+        recording: name of the recording; absent for live evidence
+    """
+    found = results(target, tables, evidence, recording)
+    write_table(measurements, table_of(found))
+    write_json(out, found, levels=3)

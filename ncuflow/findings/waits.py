@@ -22,7 +22,6 @@ for other warps, not for a load of their own.
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import importlib.util
 import math
@@ -484,18 +483,15 @@ def _lines(root: Path, file: str) -> list[str]:
     return path.read_text("utf-8", "replace").splitlines() if path else []
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--results", type=Path, nargs="+", required=True)
-    parser.add_argument(
-        "--evidence", type=Path, required=True, help="folder with source_index.json"
-    )
-    parser.add_argument("--out", type=Path, required=True)
+def command(*, results: list[Path], evidence: Path, out: Path) -> None:
+    """The hottest lines of the kernels of results.
 
-
-def run(args: argparse.Namespace) -> None:
-    index = stored.optional(args.evidence / "source_index.json")
+    Args:
+        evidence: folder with source_index.json
+    """
+    index = stored.optional(evidence / "source_index.json")
     kernels = []
-    for results in map(stored.results, args.results):
-        version = results["provenance"].get("flashinfer")
-        kernels += records(results["target"], results["deep"], index, version, args.evidence)
-    write_json(args.out, {"schema": 1, "kernels": kernels})
+    for found in map(stored.results, results):
+        version = found["provenance"].get("flashinfer")
+        kernels += records(found["target"], found["deep"], index, version, evidence)
+    write_json(out, {"schema": 1, "kernels": kernels})

@@ -19,7 +19,6 @@ paused     (profiled) its slot and `host.quiet`, and the GPU no longer
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import os
 import shutil
@@ -322,25 +321,23 @@ def _scratch(name: str) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--exclusive-host", action="store_true", help="hold every visible GPU")
-    how.add_argument(
-        "--slot",
-        action="store_true",
-        help="the command times, and locks the GPU when it has started",
-    )
-    parser.add_argument("--timeout", type=float, help="seconds to wait for a free GPU")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND...")
+def command(
+    *words: str, exclusive_host: bool = False, slot: bool = False, timeout: float | None = None
+) -> int:
+    """Run a command with one GPU locked; its exit status is ours (128 + n for signal n).
 
-
-def run(args: argparse.Namespace) -> int:
-    """Run a command with one GPU locked; its exit status is ours (128 + n for signal n)."""
-    command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    if not command:
+    Args:
+        words: -- COMMAND…
+        exclusive_host: hold every visible GPU
+        slot: the command times, and locks the GPU when it has started
+        timeout: seconds to wait for a free GPU
+    """
+    if exclusive_host and slot:
+        raise UsageError("--exclusive-host and --slot do not go together")
+    if not words:
         raise UsageError("no command given after --")
-    slot = gpu_slot(args.timeout, timed=True) if args.slot else None
-    with slot or gpu_lock(args.timeout, args.exclusive_host) as held:
+    own = gpu_slot(timeout, timed=True) if slot else None
+    with own or gpu_lock(timeout, exclusive_host) as held:
         env = {**minimal_environment(), **held.environ}
-        outcome = run_child(command, env=env, capture=False, inherited=held.locks)
+        outcome = run_child([*words], env=env, capture=False, inherited=held.locks)
     return outcome.returncode if outcome.returncode >= 0 else 128 - outcome.returncode

@@ -10,7 +10,6 @@ profiler, as `ncuflow launch --mode trace` does, and ends.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import importlib.util
 import json
@@ -23,7 +22,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from ncuflow.io import JsonObject
+from ncuflow.io import JsonObject, UsageError
 from ncuflow.race.hooks import Drawn, Forced, Substitute, sharing
 from ncuflow.race.record import CheckedCase, CompileError, Module, Worst
 from ncuflow.run import builds, timing
@@ -442,34 +441,37 @@ def _entries(root: str) -> set[Path]:
     return set(Path(root).rglob("entries/*.json"))
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", nargs="?", help="of all points; else each names its own")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--answers", type=int, help="file descriptor of the answers")
-    what.add_argument(
-        "--trace", nargs=2, metavar=("POINTS", "OUT"), help="launch these points, records to OUT"
-    )
-    parser.add_argument("--package", type=Path, help="folder of the FlashInfer to load")
-    parser.add_argument("--function", default="", help="module:function in place of the API")
+def command(
+    target: str | None = None,
+    /,
+    *,
+    answers: int | None = None,
+    trace: tuple[Path, Path] | None = None,
+    package: Path | None = None,
+    function: str = "",
+) -> int:
+    """Answer lines, or launch points for a profiler.
 
-
-def run(args: argparse.Namespace) -> int:
-    if args.package is not None:
-        sys.path.insert(0, str(args.package.parent))
+    Args:
+        target: of all points; else each names its own
+        answers: file descriptor of the answers
+        trace: POINTS OUT: launch these points, records to OUT
+        package: folder of the FlashInfer to load
+        function: module:function in place of the API
+    """
+    if package is not None:
+        sys.path.insert(0, str(package.parent))
     # Modules that were compiled elsewhere, of other sources and by other flags, are those of neither side.
-    if args.target and importlib.util.find_spec("flashinfer_jit_cache") is not None:
+    if target and importlib.util.find_spec("flashinfer_jit_cache") is not None:
         sys.modules["flashinfer_jit_cache"] = None  # type: ignore[assignment]
-    if args.trace:
-        return _trace(args.target, *args.trace)
-    Worker(load(args.target) if args.target else None, gpu, args.function).serve(args.answers)
+    if trace and target:
+        # They were found right before, and the profiler flushes itself.
+        points, out = trace
+        asked = launch.LaunchAsked(
+            points=points, out=out, mode="trace", repeats=1, seed=SEEDS[0], no_flush=True, unchecked=True
+        )  # fmt: skip
+        return launch.launched(load(target), asked)
+    if answers is None:
+        raise UsageError("--answers, or --trace with a target, says what is done")
+    Worker(load(target) if target else None, gpu, function).serve(answers)
     return 0
-
-
-def _trace(target: str, points: str, out: str) -> int:
-    """One launch of each point in a profiler's range. They were found right before, and the profiler flushes itself."""
-    words = argparse.Namespace(target=target, mode="trace", points=Path(points), out=Path(out))
-    words.repeats, words.seed, words.order, words.rounds = 1, SEEDS[0], 0, timing.ROUNDS
-    words.no_flush = words.unchecked = True
-    words.visit_all = words.after_builds = False
-    words.alone, words.pairs, words.pairs_out = False, None, None
-    return launch.run(words)

@@ -11,7 +11,6 @@ exit  0 all built    1 nothing could be    2 bad input    3 some do not compile,
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -352,20 +351,16 @@ def _wanted(paths: Sequence[Path], log: Callable[[str], None]) -> list[Any]:
     return list(found.values())
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """The arguments of a command that compiles."""
-    parser.add_argument("--jobs", type=int, help="files compiled at once (default: one per core)")
+def command(*, points: list[Path], out: Path, jobs: int | None = None) -> int:
+    """Build the modules of points.
 
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--points", type=Path, nargs="+", required=True, help="points.json files")
-    parser.add_argument("--out", type=Path, required=True, help="build.json")
-    options(parser)
-
-
-def run(args: argparse.Namespace) -> int:
+    Args:
+        points: points.json files
+        out: build.json
+        jobs: files compiled at once (default: one per core)
+    """
     start = time.perf_counter()
-    jobs = args.jobs or len(os.sched_getaffinity(0))
+    workers = jobs or len(os.sched_getaffinity(0))
 
     def log(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
@@ -375,11 +370,11 @@ def run(args: argparse.Namespace) -> int:
             locked(begins(), first, wait=True)
             load_libraries()
             with cuda_not_begun():
-                found = build(_wanted(args.points, log), jobs, log, first.close)
+                found = build(_wanted(points, log), workers, log, first.close)
     except (ImportError, RuntimeError) as error:
         raise CommandError(one_line(error), FATAL) from None
     seconds = round(time.perf_counter() - start, 3)
-    write_json(args.out, {"modules": found, "jobs": jobs, "seconds": seconds})
+    write_json(out, {"modules": found, "jobs": workers, "seconds": seconds})
     failed = [module for module in found if module["status"] == "error"]
     for module in failed:
         log(f"{module['name']}: {module['reason']}")

@@ -11,7 +11,6 @@ failed; 1 if all did.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -19,12 +18,15 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from ncuflow.gpu.lock import gpu_lock
 from ncuflow.gpu.nvml import names
-from ncuflow.io import JsonObject, scratch, write_json
+from ncuflow.io import JsonObject, UsageError, scratch, write_json
 from ncuflow.origin import flashinfer_version, now, package_version
 from ncuflow.process import CaptureError, python_environment, run_child
 from ncuflow.run.jitprobe import MARKER, plain_path
@@ -39,40 +41,60 @@ METHOD = (
 )
 
 
-def analyse(
-    name: str, workspace: Path, env: Mapping[str, str], args: argparse.Namespace
-) -> JsonObject:
+@dataclass(frozen=True, kw_only=True)
+class JitAsked:
+    """What a measurement of the JIT is given."""
+
+    out: Path
+    """jit_analysis.json"""
+    modules: str | None = None
+    """separated by commas; default: all that targets declare"""
+    disk_repeats: int = 3
+    """fresh processes with the library on disk"""
+    memory_repeats: int = 20
+    """batches of 100 requests to a loaded module"""
+    workdir: Path | None = None
+    """keep the workspaces here (default: temporary)"""
+    ignore_aot: bool = False
+    """compile although prebuilt modules are installed"""
+    timeout: float = 1800.0
+    """seconds for one process (default: 1800)"""
+    lock_timeout: float | None = None
+    """seconds to wait for a free GPU"""
+
+
+def analyse(name: str, workspace: Path, env: Mapping[str, str], asked: JitAsked) -> JsonObject:
     """All measurements of one module. An error of a step is kept with the steps before it."""
     env = {**env, "FLASHINFER_WORKSPACE_BASE": str(workspace)}
     result: JsonObject = {"target": jit_modules()[name][0].name}
-    result["cold"] = probe("cold", name, env, args)
+    result["cold"] = probe("cold", name, env, asked)
     if "error" not in result["cold"]:
         result["cache"] = cache_tree(workspace)
-        disks = [probe("disk", name, env, args) for _ in range(args.disk_repeats)]
+        disks = [probe("disk", name, env, asked) for _ in range(asked.disk_repeats)]
         result["disk"] = summarise(disks)
-        result["first_launch"] = _first_launch(name, env, args)
+        result["first_launch"] = _first_launch(name, env, asked)
     result["aot"] = bool(result["cold"].get("aot"))
     return result
 
 
-def _first_launch(name: str, env: Mapping[str, str], args: argparse.Namespace) -> JsonObject:
+def _first_launch(name: str, env: Mapping[str, str], asked: JitAsked) -> JsonObject:
     """The one step that measures a GPU, and so holds one; elsewhere its process says that there is none."""
     try:
-        with gpu_lock(args.lock_timeout) as held:
-            return probe("first", name, {**env, **held.environ}, args)
+        with gpu_lock(asked.lock_timeout) as held:
+            return probe("first", name, {**env, **held.environ}, asked)
     except CaptureError as error:
         print(f"jit: without a GPU ({error})", file=sys.stderr)
-        return probe("first", name, env, args)
+        return probe("first", name, env, asked)
 
 
-def probe(step: str, name: str, env: Mapping[str, str], args: argparse.Namespace) -> JsonObject:
+def probe(step: str, name: str, env: Mapping[str, str], asked: JitAsked) -> JsonObject:
     """Result of one `ncuflow jit-probe` process, or {"error": its last lines}."""
     lines: list[str] = []
     command = [sys.executable, "-m", "ncuflow", "jit-probe", step, name]
-    command += ["--repeats", str(args.memory_repeats)]
-    command += ["--ignore-aot"] if args.ignore_aot else []
+    command += ["--repeats", str(asked.memory_repeats)]
+    command += ["--ignore-aot"] if asked.ignore_aot else []
     print(f"jit: {name}: {step}", file=sys.stderr, flush=True)
-    outcome = run_child(command, env=env, timeout=args.timeout, on_line=lines.append)
+    outcome = run_child(command, env=env, timeout=asked.timeout, on_line=lines.append)
     found = [line[len(MARKER) :] for line in lines if line.startswith(MARKER)]
     if found:
         parsed: JsonObject = json.loads(found[-1])
@@ -111,12 +133,15 @@ def shown_environment(env: Mapping[str, str]) -> dict[str, str]:
     return {name: plain_path(value) for name, value in env.items() if SHOWN_ENVIRONMENT.match(name)}
 
 
-def measure(args: argparse.Namespace) -> JsonObject:
+def measure(asked: JitAsked) -> JsonObject:
     """jit_analysis.json: every module in turn. Builds hold no GPU; a first launch does."""
     env = python_environment()
     with ExitStack() as stack:
-        base = args.workdir or stack.enter_context(scratch())
-        modules = {name: analyse(name, fresh(base / name), env, args) for name in args.modules}
+        base = asked.workdir or stack.enter_context(scratch())
+        modules = {
+            name: analyse(name, fresh(base / name), env, asked)
+            for name in module_names(asked.modules)
+        }
     return {
         "schema": 1,
         "date": now(),
@@ -124,7 +149,7 @@ def measure(args: argparse.Namespace) -> JsonObject:
         "cpu_count": os.cpu_count(),
         "flashinfer": flashinfer_version(),
         "torch": package_version("torch"),
-        "aot_ignored": args.ignore_aot,
+        "aot_ignored": asked.ignore_aot,
         "method": METHOD,
         "environment": shown_environment(env),
         "modules": modules,
@@ -139,49 +164,26 @@ def fresh(folder: Path) -> Path:
     return folder
 
 
-def module_names(text: str) -> list[str]:
-    """Names of --modules, checked."""
+def module_names(text: str | None) -> list[str]:
+    """Names of --modules, checked; all where none are named."""
+    if text is None:
+        return [*jit_modules()]
     names = [name for name in re.split(r"[,\s]+", text) if name]
     unknown = [name for name in names if name not in jit_modules()]
     if unknown or not names:
-        raise argparse.ArgumentTypeError(
-            f"unknown module {unknown}; there are {', '.join(jit_modules())}"
+        raise UsageError(
+            f"--modules: unknown module {unknown}; there are {', '.join(jit_modules())}"
         )
     return names
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, help="jit_analysis.json")
-    parser.add_argument(
-        "--modules",
-        type=module_names,
-        default=list(jit_modules()),
-        help="default: all that targets declare",
-    )
-    parser.add_argument(
-        "--disk-repeats", type=int, default=3, help="fresh processes with the library on disk"
-    )
-    parser.add_argument(
-        "--memory-repeats", type=int, default=20, help="batches of 100 requests to a loaded module"
-    )
-    parser.add_argument(
-        "--workdir", type=Path, help="keep the workspaces here (default: temporary)"
-    )
-    parser.add_argument(
-        "--ignore-aot", action="store_true", help="compile although prebuilt modules are installed"
-    )
-    parser.add_argument(
-        "--timeout", type=float, default=1800.0, help="seconds for one process (default 1800)"
-    )
-    parser.add_argument("--lock-timeout", type=float, help="seconds to wait for a free GPU")
-
-
-def run(args: argparse.Namespace) -> int:
-    result = measure(args)
+def command(*, asked: Annotated[JitAsked, Parameter(name="*")]) -> int:
+    """0 where all modules were measured, 3 where some were, 1 where none was."""
+    result = measure(asked)
     failed = [name for name, module in result["modules"].items() if "error" in module["cold"]]
     for name in failed:
         print(f"jit: {name} failed: {result['modules'][name]['cold']['error']}", file=sys.stderr)
     if len(failed) == len(result["modules"]):
         return 1
-    write_json(args.out, result)
+    write_json(asked.out, result)
     return 3 if failed else 0

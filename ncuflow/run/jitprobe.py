@@ -8,7 +8,6 @@ of JSON after the marker, because compilers and loggers write to the same stream
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import json
@@ -19,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ncuflow.io import JsonObject
 from ncuflow.target.contract import Target, jit_modules
@@ -28,7 +27,6 @@ from ncuflow.target.source import Jit
 
 MARKER = "JIT-PROBE "
 CALLS = 100  # requests between two readings of the clock, because a single request takes less time than a reading
-STEPS = ("cold", "disk", "first")
 
 
 def start(ignore_aot: bool) -> JsonObject:
@@ -180,19 +178,19 @@ def refused() -> Iterator[list[str]]:
         reasons.append(f"{type(error).__name__}: {error}")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("step", choices=STEPS)
-    parser.add_argument("module", choices=sorted(jit_modules()))
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--ignore-aot", action="store_true")
-
-
-def run(args: argparse.Namespace) -> None:
+def command(
+    step: Literal["cold", "disk", "first"],
+    module: str,
+    /,
+    *,
+    repeats: int = 20,
+    ignore_aot: bool = False,
+) -> None:
     """Run one step and print its JSON."""
-    target, module = jit_modules()[args.module]
-    for name, value in module.environ.items():
+    target, found = jit_modules()[module]
+    for name, value in found.environ.items():
         os.environ.setdefault(name, value)
-    started = start(args.ignore_aot)
-    step = {"cold": probe_cold, "disk": probe_disk, "first": probe_first}[args.step]
-    result = step(target, module, args.repeats)
+    started = start(ignore_aot)
+    probe = {"cold": probe_cold, "disk": probe_disk, "first": probe_first}[step]
+    result = probe(target, found, repeats)
     print(MARKER + json.dumps({"start": started, **result}), flush=True)

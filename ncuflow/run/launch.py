@@ -22,7 +22,6 @@ exit  0 all points ok or skipped    1 nothing could be run    2 bad input
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import pickle
@@ -33,7 +32,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from signal import Signals
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from ncuflow.evidence.provenance import origin
 from ncuflow.gpu import lock, use
@@ -47,16 +48,51 @@ from ncuflow.run.progress import Progress
 from ncuflow.run.timing import PointTiming
 from ncuflow.run.visits import new_pair, pair_name, pairs_of, run_points
 from ncuflow.sweep.points import Planned, read_points
-from ncuflow.target.contract import Target, known, load
+from ncuflow.target.contract import Target, load
 
 
-def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned]) -> int:
+@dataclass(frozen=True, kw_only=True)
+class LaunchAsked:
+    """What a run is given."""
+
+    points: Path
+    """points.json of one batch"""
+    out: Path
+    """file of the records"""
+    mode: Literal["check", "time", "trace"] = "check"
+    """what is done"""
+    pairs: Path | None = None
+    """time: points to time in turns, two by two"""
+    pairs_out: Path | None = None
+    """time: for the records of the pairs"""
+    repeats: int | None = None
+    """launches measured or traced per point"""
+    seed: int = 0
+    """of the random inputs"""
+    order: int = 0
+    """time: number of the random order of the points"""
+    rounds: int = timing.ROUNDS
+    """time: visits per point"""
+    visit_all: bool = False
+    """time: also the points that pairs time"""
+    no_flush: bool = False
+    """trace: leave the L2 cache alone"""
+    after_builds: bool = False
+    """trace: begin when nobody compiles anything"""
+    unchecked: bool = False
+    """trace: another run compares these points (a second check costs time, and nsys 2023.4 loses the kernels after a cuBLAS call
+    under a CUDA 13 driver, which the references make)"""
+    alone: Annotated[bool, Parameter(show=False)] = False
+    """a restart"""
+
+
+def measure(asked: LaunchAsked, target: Target, points: Sequence[Planned]) -> int:
     """Run, in this process, what OUT.partial does not hold yet; returns the exit status.
 
     Each record says with what it was made. A broken CUDA context leaves the rest to the next process.
     """
-    journal, job = _journal(args), f"{args.mode} {args.target}"
-    builds_left = WaitForBuild(target, points, args.mode != "trace", args.after_builds)
+    journal, job = _journal(asked), f"{asked.mode} {target.name}"
+    builds_left = WaitForBuild(target, points, asked.mode != "trace", asked.after_builds)
 
     def load() -> None:
         build_begun()
@@ -79,9 +115,9 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
         use.note(use.READY, os.environ.get("CUDA_VISIBLE_DEVICES", ""), job)
     except (ImportError, RuntimeError) as error:
         return _fail(builds.one_line(error), FATAL)
-    what, rest = _run_of(args, target, device), journal.rest()
+    what, rest = _run_of(asked, target, device), journal.rest()
     what.done, what.rest, what.series = rest.refused | journal.done(), rest.records, rest.series
-    what.pairs = _pairs(args, target)
+    what.pairs = _pairs(asked, target)
     what.first = lambda left: builds_left.first(left, pause)
     made = rest.origin or origin(device.facts()["name"], device.driver())
     progress = Progress(
@@ -101,109 +137,92 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
         status = run_points(what, points, emit)
     use.note(use.DONE, os.environ.get("CUDA_VISIBLE_DEVICES", ""), job)
     if status == LOST:
-        own = {*chain(*_names(args, target, points))}
+        own = {*chain(*_names(asked, target, points))}
         refused = {name: how for name, how in what.done.items() if name not in own}
         journal.leave(Rest(what.rest, what.series, made, refused))
     return status
 
 
-def _run_of(args: argparse.Namespace, target: Target, device: Any) -> Run:
-    what = Run(device, target, args.mode, args.repeats, args.seed)
-    what.order, what.rounds, what.flush = args.order, args.rounds, not args.no_flush
-    what.visits_all = args.visit_all
+def _run_of(asked: LaunchAsked, target: Target, device: Any) -> Run:
+    what = Run(device, target, asked.mode, asked.repeats, asked.seed)
+    what.order, what.rounds, what.flush = asked.order, asked.rounds, not asked.no_flush
+    what.visits_all = asked.visit_all
     what.faults, what.watch = planted_faults(os.environ), builds.CompilerWatch()
-    what.checked = not (args.unchecked and args.mode == "trace")
+    what.checked = not (asked.unchecked and asked.mode == "trace")
     return what
 
 
-def _journal(args: argparse.Namespace) -> Journal:
-    return Journal(args.out, *([args.pairs_out] if args.pairs_out else []))
+def _journal(asked: LaunchAsked) -> Journal:
+    return Journal(asked.out, *([asked.pairs_out] if asked.pairs_out else []))
 
 
-def _names(args: argparse.Namespace, target: Target, points: Sequence[Planned]) -> list[list[str]]:
+def _names(asked: LaunchAsked, target: Target, points: Sequence[Planned]) -> list[list[str]]:
     """What the records of each file are of, in their order."""
     names = [[point.id for point in points]]
-    return [*names, [pair_name(*pair) for pair in _pairs(args, target)]] if args.pairs else names
+    return [*names, [pair_name(*pair) for pair in _pairs(asked, target)]] if asked.pairs else names
 
 
-def _pairs(args: argparse.Namespace, target: Target) -> list[tuple[Planned, Planned]]:
-    return pairs_of(read_points(args.pairs, target, empty=True)) if args.pairs else []
+def _pairs(asked: LaunchAsked, target: Target) -> list[tuple[Planned, Planned]]:
+    return pairs_of(read_points(asked.pairs, target, empty=True)) if asked.pairs else []
 
 
-def close_lost(args: argparse.Namespace, target: Target, why: str) -> None:
+def close_lost(asked: LaunchAsked, target: Target, why: str) -> None:
     """Close the files of a timing that ended before its time: what it had not finished is lost."""
-    journal, points = _journal(args), read_points(args.points, target)
+    journal, points = _journal(asked), read_points(asked.points, target)
     if not journal.partial.exists():
         journal.begin()
     done = journal.lines()
     left: list[Record] = [
         new_record(target, point, "lost", why) for point in points if point.id not in done
     ]
-    for pair in _pairs(args, target):
+    for pair in _pairs(asked, target):
         if pair_name(*pair) not in done:
             left.append(new_pair(*pair).model_copy(update={"status": "lost", "reason": why}))
     made = next((json.loads(line)["origin"] for line in done.values()), None)
-    journal.close(_names(args, target, points), Rest(left, origin=made))
+    journal.close(_names(asked, target, points), Rest(left, origin=made))
 
 
-def _apart(args: argparse.Namespace) -> int:
+def _apart(asked: LaunchAsked, target: Target) -> int:
     """``measure`` in a process of its own, which keeps the GPU's lock and dies with this one."""
     given = ["mode", "points", "out", "pairs", "pairs_out", "seed", "order", "rounds", "repeats"]
-    values = {name.replace("_", "-"): getattr(args, name) for name in given}
+    values = {name.replace("_", "-"): getattr(asked, name) for name in given}
     words = [f"--{name}={value}" for name, value in values.items() if value is not None]
-    words += ["--visit-all"] * args.visit_all
-    command = [sys.executable, "-m", "ncuflow", "launch", args.target, *words, "--alone"]
+    words += ["--visit-all"] * asked.visit_all
+    command = [sys.executable, "-m", "ncuflow", "launch", target.name, *words, "--alone"]
     env = python_environment(os.environ)
     return subprocess.call(command, env=env, close_fds=False, preexec_fn=die_with_parent)
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", help=", ".join(known()))
-    parser.add_argument("--mode", choices=("check", "time", "trace"), default="check")
-    parser.add_argument("--points", type=Path, required=True, help="points.json of one batch")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--pairs", type=Path, help="time: points to time in turns, two by two")
-    parser.add_argument("--pairs-out", type=Path, help="time: for the records of the pairs")
-    parser.add_argument("--repeats", type=int, help="launches measured or traced per point")
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
-    parser.add_argument(
-        "--order", type=int, default=0, help="time: number of the random order of the points"
-    )
-    parser.add_argument("--rounds", type=int, default=timing.ROUNDS, help="time: visits per point")
-    parser.add_argument(
-        "--visit-all", action="store_true", help="time: also the points that pairs time"
-    )
-    parser.add_argument("--no-flush", action="store_true", help="trace: leave the L2 cache alone")
-    parser.add_argument(
-        "--after-builds", action="store_true", help="trace: begin when nobody compiles anything"
-    )
-    parser.add_argument(
-        "--unchecked",
-        action="store_true",
-        help="trace: another run compares these points (a second check costs time, and nsys 2023.4"
-        " loses the kernels after a cuBLAS call under a CUDA 13 driver, which the references make)",
-    )
-    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)  # a restart
+def command(target: str, /, *, asked: Annotated[LaunchAsked, Parameter(name="*")]) -> int:
+    """Returns the exit status; raises BadInput on bad input.
+
+    Args:
+        target: kernel target
+    """
+    try:
+        found = load(target)
+    except ValueError as error:
+        return _fail(str(error), 2)
+    return launched(found, asked)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Returns the exit status; raises BadInput on bad input."""
-    if args.repeats is not None and args.repeats < 1:
+def launched(target: Target, asked: LaunchAsked) -> int:
+    """The exit status of a run."""
+    if asked.repeats is not None and asked.repeats < 1:
         raise UsageError("--repeats must be at least 1")
-    if bool(args.pairs) != bool(args.pairs_out) or (args.pairs and args.mode != "time"):
+    if bool(asked.pairs) != bool(asked.pairs_out) or (asked.pairs and asked.mode != "time"):
         raise UsageError("--pairs and --pairs-out go together, with --mode time")
     try:
         planted_faults(os.environ)
-        target = load(args.target)
     except ValueError as error:
         return _fail(str(error), 2)
-    points = read_points(args.points, target)
-    if args.alone:
-        return measure(args, target, points)
-    journal, names = _journal(args), _names(args, target, points)
-    if args.mode == "trace":
-        return with_restarts(journal, names, lambda: measure(args, target, points), restarts=0)
-    return with_restarts(journal, names, lambda: _apart(args))
+    points = read_points(asked.points, target)
+    if asked.alone:
+        return measure(asked, target, points)
+    journal, names = _journal(asked), _names(asked, target, points)
+    if asked.mode == "trace":
+        return with_restarts(journal, names, lambda: measure(asked, target, points), restarts=0)
+    return with_restarts(journal, names, lambda: _apart(asked, target))
 
 
 def _fail(message: str, status: int) -> int:

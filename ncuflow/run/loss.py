@@ -10,12 +10,12 @@ its end what is missing, and the next run to try again.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -40,22 +40,43 @@ class FailedCapture(BaseModel):
     """its last words"""
 
 
-def give_up(args: argparse.Namespace) -> FailedCapture:
-    """Write what stands in the place of the capture. Raises BadInput or CaptureError where its plan cannot be read."""
-    found = FailedCapture(tool=args.tool, target=args.target, reason=cause([args.log]))
-    if args.tool != "time":
+def command(
+    tool: Literal["ncu", "nsys", "time"],
+    target: str,
+    /,
+    *,
+    points: Path,
+    out: Path,
+    log: Path,
+    pairs: Path | None = None,
+    pairs_out: Path | None = None,
+) -> None:
+    """Write what stands in the place of the capture. Raises BadInput or CaptureError where its plan cannot be read.
+
+    Args:
+        tool: what failed
+        target: kernel target
+        points: points.json of the batch
+        out: the report, or timing.jsonl
+        log: what the capture printed
+        pairs: time: the points that are timed in turns
+        pairs_out: time: for the records of the pairs
+    """
+    found = FailedCapture(tool=tool, target=target, reason=cause([log]))
+    if tool != "time":
         said = [
             {"point": point["id"], "status": NOT_CAPTURED, "reason": found.reason}
-            for point in read_points(args.points)
+            for point in read_points(points)
         ]
         ids = [record["point"] for record in said]
-        keep_nothing(args.tool, args.out, ids, said, f"{NOT_CAPTURED}: {found.reason}")
-    elif not args.out.exists():  # a lost GPU closes its file itself
-        from ncuflow.run.launch import close_lost
+        keep_nothing(tool, out, ids, said, f"{NOT_CAPTURED}: {found.reason}")
+    elif not out.exists():  # a lost GPU closes its file itself
+        from ncuflow.run.launch import LaunchAsked, close_lost
 
-        close_lost(args, load(args.target), f"{NOT_CAPTURED}: {found.reason}")
-    write_json(args.out.with_name(f"{args.out.stem}.loss.json"), found.model_dump())
-    return found
+        asked = LaunchAsked(points=points, out=out, pairs=pairs, pairs_out=pairs_out)
+        close_lost(asked, load(target), f"{NOT_CAPTURED}: {found.reason}")
+    write_json(out.with_name(f"{out.stem}.loss.json"), found.model_dump())
+    print(f"given up: {tool} of {target}: {found.reason}", file=sys.stderr)
 
 
 def _notes(root: Path) -> Iterator[tuple[Path, FailedCapture]]:
@@ -86,18 +107,3 @@ def forget(root: Path, tables: Path) -> None:
         left += (tables / path.parent.parent.name).glob("*")
         for file in [*left, root / "environment.json", path]:
             file.unlink(missing_ok=True)
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("tool", choices=("ncu", "nsys", "time"))
-    parser.add_argument("target", help="kernel target")
-    parser.add_argument("--points", type=Path, required=True, help="points.json of the batch")
-    parser.add_argument("--out", type=Path, required=True, help="the report, or timing.jsonl")
-    parser.add_argument("--pairs", type=Path, help="time: the points that are timed in turns")
-    parser.add_argument("--pairs-out", type=Path, help="time: for the records of the pairs")
-    parser.add_argument("--log", type=Path, required=True, help="what the capture printed")
-
-
-def run(args: argparse.Namespace) -> None:
-    found = give_up(args)
-    print(f"given up: {found.tool} of {found.target}: {found.reason}", file=sys.stderr)

@@ -10,12 +10,14 @@ written; 2 bad input; 3 some points lost, the report stands; 5 the driver refuse
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from ncuflow.evidence.points import Contents
 from ncuflow.evidence.reportscrub import scrub_report
@@ -26,7 +28,7 @@ from ncuflow.parsers.chips import chip_of
 from ncuflow.parsers.registry import METRICS, counters
 from ncuflow.process import CaptureError, ProcessExit, output_of, python_environment
 from ncuflow.run.machine import tool
-from ncuflow.run.profiler import LOST, UNFIT, Batch, add_arguments, capture, parse_version
+from ncuflow.run.profiler import LOST, UNFIT, Batch, CaptureAsked, capture, parse_version
 from ncuflow.target.contract import Target, load
 
 INTEGER = ("int4", "int8")
@@ -38,28 +40,57 @@ REMEDY = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class NcuAsked(CaptureAsked):
+    """What a profile is given."""
+
+    name: str = "sweep"
+    """name of both files (default: sweep)"""
+    repeats: int = 1
+    """launches of each point (default: 1)"""
+    sections: str | None = None
+    """ncu sections, separated by commas"""
+    registry: bool = False
+    """collect the counters of the metric registry"""
+    metrics: str | None = None
+    """further metrics, as ncu's --metrics takes them"""
+    rules: bool = False
+    """apply NVIDIA's rules, half as long again per kernel"""
+    import_source: bool = False
+    """embed source files (never ship such a report)"""
+    clock_control: Literal["none", "base"] = "none"
+    """default: none"""
+
+
 def ncu_program() -> str:
     """The ncu to run: NCUFLOW_NCU, else PATH, else the CUDA toolkit's."""
     return tool("ncu") or "ncu"
 
 
-def ncu_command(batch: Batch) -> list[str]:
+def ncu_command(batch: Batch, asked: NcuAsked) -> list[str]:
     """The command line."""
-    args, command = batch.args, [ncu_program(), "--nvtx", "--profile-from-start", "off"]
+    command = [ncu_program(), "--nvtx", "--profile-from-start", "off"]
     # `all`: a virtual environment's python may be a launcher whose child does the work.
-    command += ["--clock-control", args.clock_control, "--target-processes", "all"]
+    command += ["--clock-control", asked.clock_control, "--target-processes", "all"]
     # ncu applies its rules while it holds the GPU, and not to a report that it wrote before.
-    command += ["-f", "-o", batch.path(args.name), "--apply-rules", "yes" if args.rules else "no"]
-    for section in _words(args.sections):
+    command += [
+        "-f",
+        "-o",
+        batch.path(asked.name),
+        "--apply-rules",
+        "yes" if asked.rules else "no",
+    ]
+    for section in _words(asked.sections):
         command += ["--section", section]
-    keys = registry_keys(load(args.target))
-    known = registry_counters(batch.held.gpu, keys) if args.registry else ()
-    metrics = [*known, *_words(args.metrics)]
+    keys = registry_keys(load(batch.target))
+    known = registry_counters(batch.held.gpu, keys) if asked.registry else ()
+    metrics = [*known, *_words(asked.metrics)]
     if metrics:
         command += ["--metrics", ",".join(metrics)]
-    if args.import_source:
+    if asked.import_source:
         command += ["--import-source", "yes"]
-    return command + batch.program()
+    # It flushes L2 itself, and no compiler changes what it counts.
+    return command + batch.program("--no-flush")
 
 
 def registry_keys(target: Target) -> tuple[str, ...]:
@@ -90,15 +121,19 @@ def count_kernels(report: Path, points: Sequence[str]) -> Contents | None:
     return found
 
 
-def run(args: argparse.Namespace) -> int:
-    """Profile, check what came back, and move it into place. Returns the exit status."""
-    if not (args.registry or _words(args.sections)):
+def command(target: str, /, *, asked: Annotated[NcuAsked, Parameter(name="*")]) -> int:
+    """Profile, check what came back, and move it into place. Returns the exit status.
+
+    Args:
+        target: kernel target, as `ncuflow launch` knows it
+    """
+    if not (asked.registry or _words(asked.sections)):
         raise UsageError("give --registry or --sections")
-    return capture("ncu", ".ncu-rep", args, _profile)
+    return capture("ncu", ".ncu-rep", target, asked, lambda batch: _profile(batch, asked))
 
 
-def _profile(batch: Batch) -> int:
-    command, report = ncu_command(batch), batch.stage / f"{batch.args.name}.ncu-rep"
+def _profile(batch: Batch, asked: NcuAsked) -> int:
+    command, report = ncu_command(batch, asked), batch.stage / f"{asked.name}.ncu-rep"
     outcome = batch.run(command, {**python_environment(), **batch.held.environ})
     if batch.progress.refused:
         raise CaptureError(REMEDY, UNFIT)
@@ -154,24 +189,3 @@ def _nvtx_names(action: Any) -> list[str]:
 
 def _words(text: str | None) -> list[str]:
     return [word for word in re.split(r"[,\s]+", text or "") if word]
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, "sweep")
-    parser.add_argument("--sections", help="ncu sections, separated by commas")
-    parser.add_argument(
-        "--registry", action="store_true", help="collect the counters of the metric registry"
-    )
-    parser.add_argument("--metrics", help="further metrics, as ncu's --metrics takes them")
-    parser.add_argument(
-        "--rules", action="store_true", help="apply NVIDIA's rules, half as long again per kernel"
-    )
-    parser.add_argument(
-        "--import-source", action="store_true", help="embed source files (never ship such a report)"
-    )
-    parser.add_argument(
-        "--clock-control", default="none", choices=("none", "base"), help="default none"
-    )
-    parser.add_argument("--repeats", type=int, default=1, help="launches of each point (default 1)")
-    # It flushes L2 itself, and no compiler changes what it counts.
-    parser.set_defaults(flush=False, after_builds=False, unchecked=False)

@@ -12,21 +12,23 @@ does not see that.
 
 from __future__ import annotations
 
-import argparse
 import os
 import site
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from ncuflow.evidence.points import NO_KERNEL, Contents
 from ncuflow.evidence.tracescrub import scrub_trace, tables
 from ncuflow.parsers.nsys import export_command
 from ncuflow.process import ProcessExit, output_of, python_environment, run_child
 from ncuflow.run.machine import tool
-from ncuflow.run.profiler import Batch, add_arguments, capture, parse_version
+from ncuflow.run.profiler import Batch, CaptureAsked, capture, parse_version
 from ncuflow.target.contract import known
 
 OPTIONS = (
@@ -110,9 +112,30 @@ def count_kernels(path: Path, points: Sequence[str]) -> Contents:
     return Contents(kernels=kernels, total=total, unattributed=total - sum(kernels.values()))
 
 
-def run(args: argparse.Namespace) -> int:
-    """Trace, export, scrub, check, and move into place. Returns the exit status."""
-    return capture("nsys", ".sqlite", args, _trace, turn=_turn)
+@dataclass(frozen=True, kw_only=True)
+class NsysAsked(CaptureAsked):
+    """What a trace is given."""
+
+    name: str = "trace"
+    """name of both files (default: trace)"""
+    repeats: int = 5
+    """launches of each point (default: 5)"""
+    flush: bool = False
+    """flush L2 before each launch, as ncu does"""
+    unchecked: bool = False
+    """without --timing: a timing compares them later"""
+
+
+def command(target: str, /, *, asked: Annotated[NsysAsked, Parameter(name="*")]) -> int:
+    """Trace, export, scrub, check, and move into place. Returns the exit status.
+
+    Args:
+        target: kernel target, as `ncuflow launch` knows it
+    """
+    # A trace shows what the host does between launches, too.
+    words = ["--after-builds", *([] if asked.flush else ["--no-flush"])]
+    words += ["--unchecked"] * (asked.unchecked and asked.timing is None)
+    return capture("nsys", ".sqlite", target, asked, lambda batch: _trace(batch, words), turn=_turn)
 
 
 def _turn(point: Mapping[str, Any]) -> int:
@@ -124,14 +147,14 @@ def _turn(point: Mapping[str, Any]) -> int:
     return {False: 0, None: 1, True: 2}[stops]
 
 
-def _trace(batch: Batch) -> int:
-    report = batch.stage / f"{batch.args.name}.nsys-rep"
-    profiled, restore = profile_command(batch.path(batch.args.name))
-    program = batch.program()
+def _trace(batch: Batch, words: Sequence[str]) -> int:
+    report = batch.stage / f"{batch.asked.name}.nsys-rep"
+    profiled, restore = profile_command(batch.path(batch.asked.name))
+    program = batch.program(*words)
     (batch.stage / "home").mkdir()
     env = program_environment(batch.held.environ, (batch.stage / "home").resolve())
     outcome = batch.run([*profiled, *restore, *program], env)
-    sqlite = export(report, env, batch.args.timeout, batch.progress.line)
+    sqlite = export(report, env, batch.asked.timeout, batch.progress.line)
     if sqlite is None:
         if report.exists():
             raise batch.failed("nsys could not export its report")
@@ -159,16 +182,3 @@ def _untraced(ids: Sequence[str], lost: Sequence[Mapping[str, str]]) -> list[str
     reasons = {entry["point"]: entry["reason"] for entry in lost}
     backwards = takewhile(lambda point: reasons.get(point) == NO_KERNEL, reversed(ids))
     return list(backwards)[::-1]
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, "trace")
-    parser.add_argument("--repeats", type=int, default=5, help="launches of each point (default 5)")
-    parser.add_argument(
-        "--flush", action="store_true", help="flush L2 before each launch, as ncu does"
-    )
-    parser.add_argument(
-        "--unchecked", action="store_true", help="without --timing: a timing compares them later"
-    )
-    # A trace shows what the host does between launches, too.
-    parser.set_defaults(after_builds=True)

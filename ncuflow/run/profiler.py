@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
@@ -110,6 +109,28 @@ DESCRIBES = "ncuflow.evidence.provenance"
 SOME_POINTS_FAILED = 3  # of `ncuflow launch`, which the profilers pass on; its records say which
 
 
+@dataclass(frozen=True, kw_only=True)
+class CaptureAsked:
+    """What both profilers are given."""
+
+    points: Path
+    """points.json of the batch"""
+    out: Path
+    """folder for the report and its record"""
+    name: str
+    """name of both files"""
+    repeats: int
+    """launches of each point"""
+    timing: Path | None = None
+    """timing.jsonl: only points that are ok there, which are not checked again"""
+    preflight: Path | None = None
+    """environment.json, where there is one: status 5 if the tool is unfit"""
+    timeout: float | None = None
+    """seconds the profiled run may take"""
+    lock_timeout: float | None = None
+    """seconds to wait for a free GPU"""
+
+
 @dataclass
 class Batch:
     """Points of a kernel target that one process launches under a tool, ncu or nsys, and the folder that this is done in.
@@ -119,7 +140,8 @@ class Batch:
     """
 
     tool: str
-    args: argparse.Namespace
+    target: str
+    asked: CaptureAsked
     points: list[JsonObject]
     held: Held
     stage: Path
@@ -134,18 +156,16 @@ class Batch:
         """A file of the folder, for a command line."""
         return os.path.relpath(self.stage / name)
 
-    def program(self) -> list[str]:
-        """The profiled program.
+    def program(self, *words: str) -> list[str]:
+        """The profiled program; words: further ones of its command.
 
         With a timing only points that are ok there are left (`timed_ok`), and they were compared with
         their references in that run: once is enough. Without one, the program checks them itself.
         """
-        args = self.args
-        command = [sys.executable, "-m", "ncuflow", "launch", args.target, "--mode", "trace"]
+        command = [sys.executable, "-m", "ncuflow", "launch", self.target, "--mode", "trace"]
         command += ["--points", self.path("points.json"), "--out", self.path("progress.jsonl")]
-        command += ["--repeats", str(args.repeats), *([] if args.flush else ["--no-flush"])]
-        command += ["--after-builds"] * args.after_builds
-        return command + ["--unchecked"] * bool(args.timing or args.unchecked)
+        command += ["--repeats", str(self.asked.repeats), *words]
+        return command + ["--unchecked"] * (self.asked.timing is not None)
 
     def run(self, command: Sequence[str], env: Mapping[str, str]) -> ProcessExit:
         """Run the tool on the program; where a point broke the CUDA context and others were lost with it, again without
@@ -162,16 +182,16 @@ class Batch:
     def _run(self, command: Sequence[str], env: Mapping[str, str]) -> ProcessExit:
         unfit = {record["point"] for record in self.unfit}
         launched = [point for point in self.points if point["id"] not in unfit]
-        for old in self.stage.glob(f"{self.args.name}.*"):  # of the run before
+        for old in self.stage.glob(f"{self.asked.name}.*"):  # of the run before
             old.unlink()
         write_json(self.stage / "points.json", launched)
-        records, label = self.stage / "progress.jsonl", f"{self.args.target} {self.args.name}"
+        records, label = self.stage / "progress.jsonl", f"{self.target} {self.asked.name}"
         records.unlink(missing_ok=True)
         self.progress = progress = ProfilerOutput(label, len(self.points), records)
         return run_child(
             command,
             env={**env, use.JOB: f"{self.tool} {label}"},
-            timeout=self.args.timeout,
+            timeout=self.asked.timeout,
             on_line=progress.line,
             inherited=self.held.locks,
             waited=progress.waited,
@@ -202,7 +222,7 @@ class Batch:
         said = self.point_records()
         if not all_failed(self.ids, said):
             raise self.failed(why)
-        keep_nothing(self.tool, self.args.out / report.name, self.ids, said)
+        keep_nothing(self.tool, self.asked.out / report.name, self.ids, said)
         return LOST
 
     def lost(self, found: Contents | None, outcome: ProcessExit) -> list[dict[str, str]]:
@@ -235,8 +255,8 @@ class Batch:
         )
         for entry in lost:
             print(f"lost: {entry['point']}: {entry['reason']}", file=sys.stderr)
-        report.replace(self.args.out / report.name)
-        write_json(self.args.out / f"{self.args.name}.json", record)
+        report.replace(self.asked.out / report.name)
+        write_json(self.asked.out / f"{self.asked.name}.json", record)
         return LOST if lost or outcome.timed_out else COMPLETE
 
     def _origin(self, version: str | None) -> Origin:
@@ -254,7 +274,8 @@ def parse_version(text: str) -> str | None:
 def capture(
     tool: str,
     suffix: str,
-    args: argparse.Namespace,
+    target: str,
+    asked: CaptureAsked,
     work: Callable[[Batch], int],
     turn: Callable[[Mapping[str, Any]], int] = lambda point: 0,
 ) -> int:
@@ -262,16 +283,16 @@ def capture(
 
     suffix: of the report, which is an empty file where no point is ok. Returns the exit status.
     """
-    if args.preflight and args.preflight.exists():
-        _fit(tool, args.preflight)
-    planned = read_points(args.points)
-    points = sorted(timed_ok(planned, args.timing), key=turn)
-    if not points:
-        report = args.out / f"{args.name}{suffix}"
-        keep_nothing(tool, report, [p["id"] for p in planned], read_records(args.timing))
+    if asked.preflight and asked.preflight.exists():
+        _fit(tool, asked.preflight)
+    planned = read_points(asked.points)
+    points = sorted(timed_ok(planned, asked.timing), key=turn)
+    if asked.timing and not points:
+        report = asked.out / f"{asked.name}{suffix}"
+        keep_nothing(tool, report, [p["id"] for p in planned], read_records(asked.timing))
         return LOST
-    with gpu_slot(args.lock_timeout) as held, staging(args.out, args.name) as stage:
-        return work(Batch(tool, args, points, held, stage))
+    with gpu_slot(asked.lock_timeout) as held, staging(asked.out, asked.name) as stage:
+        return work(Batch(tool, target, asked, points, held, stage))
 
 
 def _fit(tool: str, preflight: Path) -> None:
@@ -279,25 +300,3 @@ def _fit(tool: str, preflight: Path) -> None:
     for row in read_json(preflight)["findings"]:
         if row["check"] == tool and row["status"] == "fail":
             raise CaptureError(row["found"], UNFIT)
-
-
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    """What both profilers take."""
-    parser.add_argument("target", help="kernel target, as `ncuflow launch` knows it")
-    parser.add_argument("--points", type=Path, required=True, help="points.json of the batch")
-    parser.add_argument(
-        "--out", type=Path, required=True, help="folder for the report and its record"
-    )
-    parser.add_argument("--name", default=name, help=f"name of both files (default {name})")
-    parser.add_argument(
-        "--timing",
-        type=Path,
-        help="timing.jsonl: only points that are ok there, which are not checked again",
-    )
-    parser.add_argument(
-        "--preflight",
-        type=Path,
-        help="environment.json, where there is one: status 5 if the tool is unfit",
-    )
-    parser.add_argument("--timeout", type=float, help="seconds the profiled run may take")
-    parser.add_argument("--lock-timeout", type=float, help="seconds to wait for a free GPU")

@@ -8,7 +8,6 @@ that this package does not have is left out, and named with its reason; exit sta
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import sys
@@ -337,19 +336,18 @@ def _is_environ(node: ast.expr) -> bool:
     return getattr(node, "attr", getattr(node, "id", None)) == "environ"
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, help="source_index.json")
-    parser.add_argument(
-        "--package", type=Path, help="folder of a flashinfer package (default: the installed one)"
-    )
+def command(*, out: Path, package: Path | None = None) -> int:
+    """The index of the installed FlashInfer.
 
-
-def run(args: argparse.Namespace) -> int:
-    root = args.package or package_folder("flashinfer")
+    Args:
+        out: source_index.json
+        package: folder of a flashinfer package (default: the installed one)
+    """
+    root = package or package_folder("flashinfer")
     if root is None:
         raise CaptureError("flashinfer: not installed; name its folder with --package")
     found = index(Package(root))
     for name, reason in found["missing"].items():
         print(f"source-index: {name} is left out: {reason}", file=sys.stderr)
-    write_json(args.out, found)
+    write_json(out, found)
     return 0

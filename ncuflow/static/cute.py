@@ -10,7 +10,6 @@ compiles one kernel: CuTe DSL reads the architecture once, where it is imported.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import os
@@ -22,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from ncuflow.io import replacing, scratch
 from ncuflow.model import Params
@@ -51,40 +51,39 @@ def commands(
         yield kernel, f"{sys.executable} -m ncuflow static-cute {words}"
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--arch", required=True, help="such as sm_80 or sm_90a")
-    parser.add_argument("--function", required=True, help="that compiles it: module:function")
-    parser.add_argument("--arguments", type=json.loads, required=True, help="its own, as JSON")
-    parser.add_argument("--out", type=Path, required=True, help="the cubin")
+def command(*, arch: str, function: str, arguments: str, out: Path) -> None:
+    """A cubin.
 
-
-def run(args: argparse.Namespace) -> None:
-    capability = re.sub(r"sm_(\d+)(\d)[af]?$", r"\1.\2", args.arch)
+    Args:
+        arch: such as sm_80 or sm_90a
+        function: that compiles it: module:function
+        arguments: its own, as JSON
+        out: the cubin
+    """
+    capability = re.sub(r"sm_(\d+)(\d)[af]?$", r"\1.\2", arch)
     shared = shared_of_block(capability)
     if shared is None:
-        raise CaptureError(
-            f"{args.arch}: gpus.yaml has no limits of compute capability {capability}"
-        )
+        raise CaptureError(f"{arch}: gpus.yaml has no limits of compute capability {capability}")
     with scratch() as folder:
         os.environ |= {
-            "CUTE_DSL_ARCH": args.arch,
+            "CUTE_DSL_ARCH": arch,
             "CUTE_DSL_KEEP_CUBIN": "1",
             "CUTE_DSL_DUMP_DIR": str(folder),
             "CUTE_DSL_DISABLE_FILE_CACHING": "1",
         }
-        _compile(args, int(10 * float(capability)), shared)
+        _compile(function, json.loads(arguments), int(10 * float(capability)), shared)
         made = list(folder.glob("*.cubin"))
         if len(made) != 1:
             raise CaptureError(f"CuTe DSL left {len(made)} cubins, not one")
-        with replacing(args.out) as temporary:
+        with replacing(out) as temporary:
             shutil.copyfile(made[0], temporary)
 
 
-def _compile(args: argparse.Namespace, sm_version: int, shared: int) -> None:
+def _compile(name: str, arguments: Sequence[Any], sm_version: int, shared: int) -> None:
     import torch
 
     properties = SimpleNamespace(shared_memory_per_block_optin=shared)
     torch.cuda.get_device_properties = lambda *which: properties
     torch.cuda.current_device = lambda: 0
-    module, _, function = args.function.partition(":")
-    getattr(importlib.import_module(module), function)(*args.arguments, sm_version)
+    module, _, function = name.partition(":")
+    getattr(importlib.import_module(module), function)(*arguments, sm_version)

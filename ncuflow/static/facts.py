@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from ncuflow.evidence import location
 from ncuflow.findings.kernelname import canonical
-from ncuflow.io import JsonObject, read_json, read_yaml, resource
+from ncuflow.io import JsonObject, UsageError, read_json, read_yaml, resource
 from ncuflow.sweep import points as sweep
 
 FILE = "static.json.xz"
@@ -81,6 +82,15 @@ def stored(compute_capability: str) -> Facts:
             f"no static facts are recorded for compute capability {compute_capability}"
         )
     return Facts(read_json(path))
+
+
+def swept_blocks(text: str | None) -> Mapping[str, Sequence[sweep.Block]]:
+    """Blocks of a sweep by target: of JSON, or of the default sweep. Raises UsageError for what is no JSON."""
+    try:
+        found: Mapping[str, Sequence[sweep.Block]] = json.loads(text) if text else default_blocks()
+    except ValueError as error:
+        raise UsageError(f"--blocks: not JSON ({error})") from None
+    return found
 
 
 def default_blocks() -> Mapping[str, Sequence[sweep.Block]]:

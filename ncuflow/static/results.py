@@ -9,7 +9,6 @@ their occupancy stand where counters would, and what only a run can tell is None
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,7 @@ from ncuflow.model import Kernel, KernelRow, Provenance, Results, Row, TimingRow
 from ncuflow.parsers.demangled import cute_name
 from ncuflow.record import PointRecord, places
 from ncuflow.static.device import Device, device
-from ncuflow.static.facts import Facts, default_blocks
+from ncuflow.static.facts import Facts, swept_blocks
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import Target, load
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, LaunchRule, NoRuleError
@@ -153,31 +152,32 @@ def _unknown(point: str, at: int) -> Kernel:
     return cast(Kernel, row | {"metrics": {}, "stalls": [], "breakdown": [], "rules": []})
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--facts", type=Path, required=True, help="what `ncuflow static` wrote")
-    parser.add_argument("--gpu", required=True, help="a name of ncuflow/gpu/gpus.yaml")
-    parser.add_argument("--out", type=Path, required=True, help="folder of *_results.json")
-    parser.add_argument("--blocks", type=json.loads, help="blocks of a sweep by target, as JSON")
+def command(*, facts: Path, gpu: str, out: Path, blocks: str | None = None) -> None:
+    """Results of a GPU that was not there.
 
-
-def run(args: argparse.Namespace) -> None:
-    facts = Facts(read_json(args.facts))
-    blocks = args.blocks or default_blocks()
+    Args:
+        facts: what `ncuflow static` wrote
+        gpu: a name of ncuflow/gpu/gpus.yaml
+        out: folder of *_results.json
+        blocks: blocks of a sweep by target, as JSON
+    """
+    compiled = Facts(read_json(facts))
+    swept = swept_blocks(blocks)
     try:
-        gpu, targets = device(args.gpu), [load(name) for name in blocks]
+        there, targets = device(gpu), [load(name) for name in swept]
     except ValueError as error:
         raise UsageError(str(error)) from None
-    compiled = facts.content["compute_capability"]
-    if gpu.compute_capability != compiled:
-        raise UsageError(f"{args.facts} is of {compiled}, {args.gpu} has {gpu.compute_capability}")
+    capability = compiled.content["compute_capability"]
+    if there.compute_capability != capability:
+        raise UsageError(f"{facts} is of {capability}, {gpu} has {there.compute_capability}")
     for target in targets:
         if target.rules.launches:
-            found = results(target, blocks[target.name], facts, gpu)
-            write_json(args.out / f"{target.name}_results.json", found, levels=3)
+            found = results(target, swept[target.name], compiled, there)
+            write_json(out / f"{target.name}_results.json", found, levels=3)
     machine = {
         "schema": 1,
-        "provenance": provenance(facts, gpu),
+        "provenance": provenance(compiled, there),
         "findings": [],
-        "ceilings": ceilings.machine(gpu.gpu, None),
+        "ceilings": ceilings.machine(there.gpu, None),
     }
-    write_json(args.out / "environment_info.json", machine)
+    write_json(out / "environment_info.json", machine)

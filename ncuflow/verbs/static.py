@@ -16,13 +16,12 @@ compiler's complaint. Exit status 3 where not all compiled.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from ncuflow.io import UsageError
 from ncuflow.static.build import compile_all
-from ncuflow.static.facts import default_blocks
+from ncuflow.static.facts import swept_blocks
 from ncuflow.target.contract import known
 from ncuflow.verbs.options import Jobs, Seconds
 
@@ -50,10 +49,7 @@ def command(
     """
     if not re.fullmatch(r"\d+\.\d[af]?", arch):
         raise UsageError(f"--arch {arch}: not a compute capability such as 8.0 or 9.0a")
-    try:
-        swept = json.loads(blocks) if blocks else default_blocks()
-    except ValueError as error:
-        raise UsageError(f"--blocks: not JSON ({error})") from None
+    swept = swept_blocks(blocks)
     names = targets.split(",") if targets else list(swept)
     unknown = [name for name in names if name not in known() or name not in swept]
     if unknown:

@@ -6,7 +6,6 @@ ncuflow report BASE HEAD --evidence BASE_ROOT HEAD_ROOT --comparison compare.jso
 
 from __future__ import annotations
 
-import argparse
 import base64
 import hashlib
 import html
@@ -136,22 +135,29 @@ def policy(scripts: Sequence[str]) -> str:
     return f"default-src 'none'; script-src {allowed}; {rest}"
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", nargs="+", type=Path, metavar="outputs", help="folders with results and tables")  # fmt: skip
-    parser.add_argument("--evidence", nargs="+", type=Path, required=True, help="of each folder, in their order")  # fmt: skip
-    parser.add_argument("--comparison", nargs="+", type=Path, default=[], help="of each folder with the next")  # fmt: skip
-    parser.add_argument("--targets", nargs="*", help="shown; default: all of the folder")
-    parser.add_argument(
-        "--no-strict", action="store_true", help="strike impossible numbers through instead"
-    )
-    parser.add_argument("--out", type=Path, required=True)
+def command(
+    folders: list[Path],
+    /,
+    *,
+    evidence: list[Path],
+    out: Path,
+    comparison: list[Path] | None = None,
+    targets: list[str] | None = None,
+    no_strict: bool = False,
+) -> None:
+    """The page of one or more captures.
 
-
-def run(args: argparse.Namespace) -> None:
-    if len(args.evidence) != len(args.folders):
+    Args:
+        folders: folders with results and tables
+        evidence: of each folder, in their order
+        comparison: of each folder with the next
+        targets: shown; default: all of the folder
+        no_strict: strike impossible numbers through instead
+    """
+    if len(evidence) != len(folders):
         raise UsageError("--evidence: one folder for each of outputs")
     sides = [
-        ShownSide(folder, evidence, not args.no_strict, args.targets)
-        for folder, evidence in zip(args.folders, args.evidence, strict=True)
+        ShownSide(folder, own, not no_strict, targets)
+        for folder, own in zip(folders, evidence, strict=True)
     ]
-    write_text(args.out, report(sides, [read_json(path) for path in args.comparison]))
+    write_text(out, report(sides, [read_json(path) for path in comparison or ()]))

@@ -8,7 +8,6 @@ leads with the times of all sides.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from collections import Counter, defaultdict
@@ -270,15 +269,20 @@ def render(
     return environment().get_template("compare.md.j2").render(given).rstrip() + "\n"
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--comparison", type=Path, nargs="+", required=True)
-    parser.add_argument("--figures", type=Path, nargs="*", default=[], help="one per comparison")
-    parser.add_argument("--series", type=Path, help="figures of several comparisons together")
-    parser.add_argument("--out", type=Path, required=True)
+def command(
+    *,
+    comparison: list[Path],
+    out: Path,
+    figures: list[Path] | None = None,
+    series: Path | None = None,
+) -> None:
+    """The page of comparisons.
 
-
-def run(args: argparse.Namespace) -> None:
-    charts = args.series and os.path.relpath(args.series, args.out.parent)
-    folders: list[str | None] = [os.path.relpath(f, args.out.parent) for f in args.figures]
-    folders += [None] * (len(args.comparison) - len(folders))
-    write_text(args.out, render([records.read(path) for path in args.comparison], folders, charts))
+    Args:
+        figures: one per comparison
+        series: figures of several comparisons together
+    """
+    charts = os.path.relpath(series, out.parent) if series else None
+    folders: list[str | None] = [os.path.relpath(f, out.parent) for f in figures or ()]
+    folders += [None] * (len(comparison) - len(folders))
+    write_text(out, render([records.read(path) for path in comparison], folders, charts))

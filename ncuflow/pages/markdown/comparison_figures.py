@@ -7,7 +7,6 @@ Of several that follow one another: for each kernel target, how its points' time
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -227,16 +226,12 @@ def draw_series(found: Sequence[Comparison], folder: Path) -> None:
         save(over_versions(found, target), folder / series_figure(target), sides)
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--comparison", type=Path, nargs="+", required=True)
-    parser.add_argument("--out-dir", type=Path, required=True)
-
-
-def run(args: argparse.Namespace) -> None:
+def command(*, comparison: list[Path], out_dir: Path) -> None:
+    """Figures of a comparison, or of several together."""
     style: Any = STYLE
     with mpl.rc_context(style):
-        found = [records.read(path) for path in args.comparison]
+        found = [records.read(path) for path in comparison]
         if len(found) > 1:
-            draw_series(found, args.out_dir)
+            draw_series(found, out_dir)
         else:
-            draw(found[0], args.out_dir)
+            draw(found[0], out_dir)

@@ -5,7 +5,6 @@ ncuflow machine-page --environment environment_info.json [--jit jit_analysis.jso
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from ncuflow.findings import stored
@@ -24,11 +23,11 @@ def render(machine: Path, jit: Path | None = None) -> str:
     return environment().get_template("environment.md.j2").render(given).rstrip() + "\n"
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--environment", type=Path, required=True, help="environment_info.json")
-    parser.add_argument("--jit", type=Path, help="jit_analysis.json, where it was measured")
-    parser.add_argument("--out", type=Path, required=True)
+def command(*, environment: Path, out: Path, jit: Path | None = None) -> None:
+    """The page of a machine.
 
-
-def run(args: argparse.Namespace) -> None:
-    write_text(args.out, render(args.environment, args.jit))
+    Args:
+        environment: environment_info.json
+        jit: jit_analysis.json, where it was measured
+    """
+    write_text(out, render(environment, jit))

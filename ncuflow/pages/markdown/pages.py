@@ -6,7 +6,6 @@ ncuflow pages target --target NAME --results DIR --evidence ROOT --out-dir DIR
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -191,36 +190,37 @@ def render(page: str, findings: Findings, target: str | None = None) -> str:
     return page_text
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pages", nargs="+", metavar="page", help="target, INDEX, analysis, …")
-    parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--evidence", type=Path, required=True)
-    parser.add_argument(
-        "--targets",
-        nargs="*",
-        help="that the pages are about (with jit, the JIT too); default: all of the folder",
-    )
-    parser.add_argument("--target", help="of page target, whose file has this name")
-    parser.add_argument("--out-dir", type=Path, required=True)
-    parser.add_argument(
-        "--figures",
-        type=Path,
-        help="folder for figures: the target's, or one of all targets",
-    )
-    parser.add_argument(
-        "--no-strict", action="store_true", help="strike impossible numbers through instead"
-    )
+def command(
+    pages: list[str],
+    /,
+    *,
+    results: Path,
+    evidence: Path,
+    out_dir: Path,
+    targets: list[str] | None = None,
+    target: str | None = None,
+    figures: Path | None = None,
+    no_strict: bool = False,
+) -> None:
+    """Pages of findings, and their figures.
 
-
-def run(args: argparse.Namespace) -> None:
-    findings = Findings(args.results, args.evidence, not args.no_strict, args.targets)
+    Args:
+        pages: target, INDEX, analysis, …
+        targets: that the pages are about (with jit, the JIT too); default: all of the folder
+        target: of page target, whose file has this name
+        figures: folder for figures: the target's, or one of all targets
+        no_strict: strike impossible numbers through instead
+    """
+    findings = Findings(results, evidence, not no_strict, targets)
     # None is written before all are rendered.
-    texts = {page: render(page, findings, args.target) for page in args.pages}
-    if args.figures:
-        from ncuflow.pages.markdown import figures  # with matplotlib, which most pages do without
+    texts = {page: render(page, findings, target) for page in pages}
+    if figures:
+        from ncuflow.pages.markdown.figures import (
+            draw_all,  # with matplotlib, which most pages do without
+        )
 
-        names = [args.target] if args.target else args.targets or findings.targets
+        names = [target] if target else targets or findings.targets
         drawn = [findings.results(name) for name in names if name != "jit"]
-        figures.draw_all(drawn, args.figures, overview=args.target is None)
+        draw_all(drawn, figures, overview=target is None)
     for page, content in texts.items():
-        write_text(args.out_dir / f"{args.target or page}.md", content)
+        write_text(out_dir / f"{target or page}.md", content)

@@ -5,7 +5,6 @@ ncuflow predict-page --measured DIR --on DIR --out FILE.md
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from ncuflow.findings import stored
@@ -14,19 +13,19 @@ from ncuflow.pages.markdown.rendering import environment
 from ncuflow.static.predict import predictions
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--measured", type=Path, required=True, help="results of a measured GPU")
-    parser.add_argument("--on", type=Path, required=True, help="results of another measured GPU")
-    parser.add_argument("--out", type=Path, required=True)
+def command(*, measured: Path, on: Path, out: Path) -> None:
+    """The page of predictions beside what was measured.
 
-
-def run(args: argparse.Namespace) -> None:
-    here, there = ([*stored.folder(place).values()] for place in (args.measured, args.on))
+    Args:
+        measured: results of a measured GPU
+        on: results of another measured GPU
+    """
+    here, there = ([*stored.folder(place).values()] for place in (measured, on))
     try:
         both = [predictions(here, there), predictions(there, here)]
     except ValueError as error:
         raise UsageError(str(error)) from None
     if not all(one["crossed"] for one in both):
-        raise UsageError(f"{args.measured} and {args.on}: not both measured, or of other points")
+        raise UsageError(f"{measured} and {on}: not both measured, or of other points")
     text = environment().get_template("predictions.md.j2").render(directions=both)
-    write_text(args.out, text.rstrip() + "\n")
+    write_text(out, text.rstrip() + "\n")

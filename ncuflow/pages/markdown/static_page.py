@@ -6,12 +6,13 @@ ncuflow static-page --results DIR --facts static.json.xz --measured DIR [--besid
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from ncuflow.claims.audit import UNDECIDABLE
 from ncuflow.claims.decision import CONFIRMED, REFUTED
@@ -240,25 +241,26 @@ def _lacking(record: ClaimRow) -> str:
     return str(record["needs"] or record["reason"])
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--results", type=Path, required=True, help="of tier S, with claims and predictions"
-    )
-    parser.add_argument(
-        "--facts", type=Path, required=True, help="static facts of the architecture"
-    )
-    parser.add_argument("--beside", type=Path, help="those of another one")
-    parser.add_argument(
-        "--modules", type=Path, nargs="*", default=[], help="facts to list modules of"
-    )
-    parser.add_argument("--measured", type=Path, required=True, help="results of the measured GPU")
-    parser.add_argument("--out", type=Path, required=True)
+def command(
+    *,
+    results: Path,
+    facts: Path,
+    measured: Path,
+    out: Path,
+    beside: Path | None = None,
+    modules: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
+) -> None:
+    """The page of static evidence.
 
-
-def run(args: argparse.Namespace) -> None:
-    facts = Facts(read_json(args.facts))
-    beside = Facts(read_json(args.beside)) if args.beside else None
-    built = [Facts(read_json(path)) for path in args.modules]
-    given = context(args.results, facts, beside, args.measured, built)
+    Args:
+        results: of tier S, with claims and predictions
+        facts: static facts of the architecture
+        beside: those of another one
+        modules: facts to list modules of, if any
+        measured: results of the measured GPU
+    """
+    other = Facts(read_json(beside)) if beside else None
+    built = [Facts(read_json(path)) for path in modules or ()]
+    given = context(results, Facts(read_json(facts)), other, measured, built)
     text = environment().get_template("static.md.j2").render(given)
-    write_text(args.out, text.rstrip() + "\n")
+    write_text(out, text.rstrip() + "\n")
