@@ -118,6 +118,7 @@ def test_the_wheel_that_became_slower_is_found_and_what_does_not_compile_passed_
     assert "0.6.10: held against 0.6.1" not in said
 
 
+@pytest.mark.exhaustive
 def test_what_does_not_compile_stands_between_the_neighbours(machine: Path) -> None:
     words = ["--wheels", "wheels", "--good", "0.6.3", "--bad", "0.6.9"]
     status, said, found = bisected(machine, *words)
@@ -142,11 +143,15 @@ LINK = re.search(r"^mkdir.*ln -sf.*$", (ROOT / "docs/advise.md").read_text(), re
 @pytest.mark.parametrize(
     ("second", "more", "ends", "named"),
     [
-        ("return 100.0 + 0", "", "is the first bad commit", [2]),
-        ("return undeclared", "", "The first bad commit could be any of", [1, 2]),
-        ("return 100.0 + 0", "--points nowhere.json", "bisect run failed", []),
+        pytest.param("return 100.0 + 0", "", "is the first bad commit", [2], id="slower"),
+        *(
+            pytest.param(*case, id=case[2], marks=pytest.mark.exhaustive)
+            for case in (
+                ("return undeclared", "", "The first bad commit could be any of", [1, 2]),
+                ("return 100.0 + 0", "--points nowhere.json", "bisect run failed", []),
+            )
+        ),
     ],
-    ids=["slower", "does not compile", "bad input"],
 )
 def test_git_finds_the_commit_by_what_the_documentation_says(
     machine: Path, tmp_path: Path, second: str, more: str, ends: str, named: list[int]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -53,18 +54,19 @@ def test_ci_shows_lint_and_fails_with_it_and_with_the_tests(
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
     blocks = "```bash\nfirst run\n```\n\n```bash\necho install\n" + tests + "\n```\n"
     (tmp_path / "README.md").write_text(blocks)
-    (tmp_path / "scripts/check").write_text(f"#!/bin/sh\n{lint}\n")
-    (tmp_path / "scripts/check").chmod(0o755)
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    programs = {"scripts/check": lint, ".venv/bin/pip": "test $1 = download"}
+    programs |= {".venv/bin/python": "", ".venv/bin/chromium": ""}
+    for name, line in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
     done = subprocess.run(
-        [tmp_path / ".ci/run"],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+        [tmp_path / ".ci/run"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        env=os.environ | {"PATH": f"{tmp_path / '.venv/bin'}:{os.environ['PATH']}"},
+    )  # fmt: skip
     assert lint.split(";")[0].removeprefix("echo ") in done.stdout.splitlines()
     assert done.returncode != 0  # where both pass, what comes after them is not there
-    assert ("what the tests say of FlashInfer's source" in done.stdout) is (not says)
+    assert ("a real Slurm of two nodes" in done.stdout) is (not says)
     assert says in done.stderr.splitlines() if says else "error: failed" not in done.stderr
 
 

@@ -53,6 +53,7 @@ def test_a_change_of_what_a_capture_executes_captures_again(machine: Machine):
     assert {"plan", "time", "profile", "tables"} <= set().union(*reruns.values())
 
 
+@pytest.mark.exhaustive
 def test_so_is_every_output_of_a_gpu_that_is_not_there(made: Path, tmp_path: Path, every: bool):
     own = Finished(made).copied(tmp_path / "p")
     config = RECORDED | {"machine": "a100-static"}

@@ -139,6 +139,7 @@ def test_who_waits_at_the_gate_for_a_run_that_ended_is_told_what_it_said(machine
         machine.wait_at_gate(machine.start(TABLE, "--config", "sweep=wide"))
 
 
+@pytest.mark.exhaustive
 def test_an_interrupted_build_is_gone_on_with(machine, undisturbed):
     toy = machine.folder / "targets/toy.py"
     text = toy.read_text()
@@ -163,6 +164,7 @@ def test_an_interrupted_build_is_gone_on_with(machine, undisturbed):
     completes(machine, undisturbed)
 
 
+@pytest.mark.exhaustive
 def test_counters_refused_in_mid_run_cost_the_counters_alone(machine, undisturbed):
     machine.plan("refuse-ncu")
     done = machine.run(TABLE)
@@ -308,6 +310,7 @@ def test_a_gpu_lost_for_good_costs_what_was_not_visited_before_and_no_number_is_
 # --- a wrong result ---------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_a_point_that_was_wrong_once_is_not_profiled_unchecked(machine):
     machine.plan("wrong", GATED, once=True)  # the profiled process would not see it any more
     done = machine.run(TABLE)
@@ -496,6 +499,7 @@ def test_a_damaged_page_of_everything_is_made_again(remade: Pipeline, small: Fin
     assert outputs(remade) == outputs(small)
 
 
+@pytest.mark.exhaustive
 def test_after_a_failed_job_over_existing_outputs_a_rerun_makes_them(
     remade: Pipeline, small: Finished
 ):
@@ -586,12 +590,12 @@ def test_a_point_more_captures_its_batch_again_and_no_other(measured):
 # --- several runs, killed runs ------------------------------------------------------------------
 
 
-def test_of_four_starts_on_a_fresh_checkout_one_works_and_three_say_why_not(gated):
+def test_of_three_starts_on_a_fresh_checkout_one_works_and_two_say_why_not(gated):
     machine, first, _ = gated
     others = [subprocess.Popen(
         machine.command(TABLE), cwd=machine.folder, env=machine.environment, stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE, text=True,
-    ) for _ in range(3)]  # fmt: skip
+    ) for _ in range(2)]  # fmt: skip
     for other in others:
         assert other.stderr is not None
         said = [line for line in other.stderr.read().splitlines() if line.startswith("error: ")]
@@ -673,6 +677,7 @@ def test_after_an_upgrade_every_row_says_with_what_it_was_measured(machine):
     assert refused.stderr.endswith("FlashInfer 0.6.18 and 0.7.2: measured apart, so not one side\n")
 
 
+@pytest.mark.exhaustive
 def test_the_preflight_looks_again_where_another_tool_is_here(machine):
     """Installing ncu takes "ncu missing" from the page; a run in which nothing changed does nothing."""
     ncu = machine.folder / "bin/ncu"

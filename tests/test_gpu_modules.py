@@ -13,7 +13,7 @@ from typing import Any
 
 import gpu_modules
 import pytest
-from conftest import COLLECTED, ROOT
+from conftest import COLLECTED, ROOT, some_by_default
 
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import FOLDERS, known, load
@@ -200,6 +200,7 @@ def test_only_what_the_chosen_gpu_tests_load_is_compiled(made: Path) -> None:
     assert lines == ["built: made2 (4 s in 2 files)", "there before: made4"]
 
 
+@pytest.mark.exhaustive
 def test_what_compiles_for_minutes_waits_for_its_own_marker(made: Path) -> None:
     assert run_made(made)[1].startswith("1 passed, 4 deselected")
     (_, *lines), _ = run_made(made, "-m", "gpu_long")
@@ -231,7 +232,7 @@ def collect(folder: Path, marker: str) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module", params=["gpu", "gpu or gpu_long"])
+@pytest.fixture(scope="module", params=some_by_default(["gpu or gpu_long", "gpu"], 2))
 def collected(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
@@ -265,8 +266,26 @@ def test_each_test_of_a_gpu_has_a_marker(tmp_path: Path) -> None:
     assert "test_gpu.py" not in {file for file, _ in found["all"]}
 
 
-# Tests that run the whole workflow, at night alone: the ordinary test whose kind each is of.
+# Tests that start many processes, at night alone: the ordinary test whose kind each is of.
 NIGHTLY = {
+    "test_an_interrupted_build_is_gone_on_with":
+        "test_after_snakemake_was_killed_the_same_command_goes_on",
+    "test_a_point_that_was_wrong_once_is_not_profiled_unchecked":
+        "test_a_batch_without_a_good_point_has_nothing_to_profile_and_the_others_stand",
+    "test_counters_refused_in_mid_run_cost_the_counters_alone":
+        "test_a_broken_tool_costs_its_own_numbers_alone_and_every_page_says_so",
+    "test_after_a_failed_job_over_existing_outputs_a_rerun_makes_them":
+        "test_whatever_of_the_outputs_is_damaged_a_rerun_makes_it_again",
+    "test_the_preflight_looks_again_where_another_tool_is_here":
+        "test_after_an_upgrade_every_row_says_with_what_it_was_measured",
+    "test_so_is_every_output_of_a_gpu_that_is_not_there":
+        "test_so_does_every_job_of_a_comparison_and_what_is_lost_is_made_again",
+    "test_several_heads_make_a_page_of_all_sides":
+        "test_the_rules_make_the_page_and_the_gate_passes_and_fails",
+    "test_what_does_not_compile_stands_between_the_neighbours":
+        "test_the_wheel_that_became_slower_is_found_and_what_does_not_compile_passed_over",
+    "test_what_compiles_for_minutes_waits_for_its_own_marker":
+        "test_only_what_the_chosen_gpu_tests_load_is_compiled",
     "test_a_job_killed_twice_costs_its_batch_alone_and_the_next_run_tries_again":
         "test_a_killed_job_is_tried_again_and_its_half_file_is_not_taken",
     "test_a_preflight_whose_ncu_makes_no_report_says_so_and_nothing_is_profiled":

@@ -197,7 +197,10 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize("name", LONG.values(), ids=LONG)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, id=key, marks=[pytest.mark.exhaustive] * (key == "variants")) for key, name in LONG.items()],
+)  # fmt: skip
 def test_a_name_that_no_compiler_made_is_read_in_time_that_grows_with_its_length(name):
     """What is quadratic takes minutes for one of these."""
     assert decode(name).name is not None

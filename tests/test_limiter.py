@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import combinations
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from ncuflow.findings import limiter
 from ncuflow.findings.join import main_kernel
@@ -14,7 +14,8 @@ from ncuflow.findings.kernelname import MERGE
 from ncuflow.parsers import ncu
 from ncuflow.parsers.breakdown import UNITS
 
-RECORDED = sorted((Path(__file__).parents[1] / "recordings").rglob("sweep.ncu-rep.xz"))
+CAPTURES = ("0.7.2/default", "0.7.2/kernels", "0.6.18/versions", "0.6.18/baseline")
+RECORDED = [path for name in CAPTURES for path in ROOT.glob(f"recordings/h200/{name}/*/*/sweep.ncu-rep.xz")]  # fmt: skip
 CYCLES = {"cycles_elapsed": 1000.0, "sm_count": 80.0}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import some_by_default
 
 from ncuflow.evidence import recording
 from ncuflow.io import BadInput, read_json, write_json
@@ -46,7 +47,7 @@ def mark(content: dict[str, Any]) -> None:
             instruction[1:] = ["MARKED R0", "marked.cuh", 1]
 
 
-@pytest.mark.parametrize("report", REPORTS, ids=lambda path: path.parts[-3])
+@pytest.mark.parametrize("report", some_by_default(REPORTS, 6), ids=lambda path: path.parts[-3])
 def test_a_recorded_listing_is_what_the_reader_says(report: Path, tmp_path: Path) -> None:
     stored = read_json(lines.listing_path(report))
     made = json.loads(json.dumps(made_of(report)))

@@ -143,8 +143,13 @@ def test_a_wrong_setting_is_named(setting, named):
             "sauce=live",
             "config: sauce: there is no setting 'sauce'; there are: source, recording, ",
         ),
-        ('target_folders=["nowhere"]', "target_folders: no folder "),
-        (f"recording={'x' * 300}", "xxx: File name too long"),
+        *(
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in (
+                ('target_folders=["nowhere"]', "target_folders: no folder "),
+                (f"recording={'x' * 300}", "xxx: File name too long"),
+            )
+        ),
     ],
 )
 def test_a_wrong_setting_is_one_line_of_snakemake(project, setting, named):
@@ -209,7 +214,7 @@ def test_numbers_inside_a_setting_of_the_command_line_are_numbers(project):
     ("given", "how"),
     [
         ([], "ncuflow lock --slot --"),
-        (["--resources", "gpu=8"], "ncuflow lock --"),
+        pytest.param(["--resources", "gpu=8"], "ncuflow lock --", marks=pytest.mark.exhaustive),
         (['timing={"exclusive_host": true}'], "ncuflow lock --exclusive-host --"),
     ],
 )
