@@ -51,7 +51,8 @@ def test_ci_shows_lint_and_fails_with_it_and_with_the_tests(
 ) -> None:
     for name in (".ci", "scripts"):
         (tmp_path / name).mkdir()
-    shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
+    for name in (".ci/run", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
     blocks = "```bash\nfirst run\n```\n\n```bash\necho install\n" + tests + "\n```\n"
     (tmp_path / "README.md").write_text(blocks)
     (tmp_path / ".venv/bin").mkdir(parents=True)

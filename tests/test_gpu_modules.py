@@ -268,6 +268,12 @@ def test_each_test_of_a_gpu_has_a_marker(tmp_path: Path) -> None:
 
 # Tests that start many processes, at night alone: the ordinary test whose kind each is of.
 NIGHTLY = {
+    "test_what_hangs_is_stopped_at_the_limit":
+        "test_what_crashes_is_named",
+    "test_a_wrong_result_is_named_and_not_timed":
+        "test_of_several_changes_the_fastest_comes_first_and_a_broken_one_costs_itself",
+    "test_python_that_cannot_be_imported_does_not_compile":
+        "test_what_does_not_compile_is_its_first_error",
     "test_an_interrupted_build_is_gone_on_with":
         "test_after_snakemake_was_killed_the_same_command_goes_on",
     "test_a_point_that_was_wrong_once_is_not_profiled_unchecked":

@@ -155,6 +155,7 @@ def test_an_effect_is_what_the_user_says(
     assert status == 0 and found is not None and found["outcome"] == outcome, said
 
 
+@pytest.mark.exhaustive
 def test_a_wrong_result_is_named_and_not_timed(machine: Machine) -> None:
     status, said, found = machine.tried(
         machine.patch("2.0 * input", "(input > 3 ? 2.5 : 2) * input")
@@ -180,6 +181,7 @@ def test_what_does_not_compile_is_its_first_error(machine: Machine) -> None:
     assert str(machine.folder) not in json.dumps(found)
 
 
+@pytest.mark.exhaustive
 def test_python_that_cannot_be_imported_does_not_compile(machine: Machine) -> None:
     patch = machine.patch("def spec(", "def spec)", "flashinfer/jit/__init__.py")
     status, said, found = machine.tried(patch)
@@ -193,6 +195,7 @@ def test_other_flags_compile_every_module(machine: Machine) -> None:
     assert {module["why"] for module in found["modules"]} == {"its flags or sources differ"}
 
 
+@pytest.mark.exhaustive
 def test_what_hangs_is_stopped_at_the_limit(machine: Machine) -> None:
     patch = machine.patch("return 2.0 * input", 'for (;;) asm volatile(""); return input')
     status, said, found = machine.tried(patch, "--limit", "2")
