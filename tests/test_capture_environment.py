@@ -14,12 +14,11 @@ from typing import Any
 
 import fake_gpus
 import pytest
+from conftest import ROOT
 
 from ncuflow import cli
 from ncuflow.gpu import nvml
 from ncuflow.run import machine, preflight, probes
-
-ROOT = Path(__file__).parents[1]
 
 
 def facts(monkeypatch: pytest.MonkeyPatch, folder: Path, **told: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ROOT
 
 from ncuflow.evidence.manifest import checksums, sealed
 from ncuflow.flow import evidence, settings
@@ -16,7 +17,6 @@ from ncuflow.flow.settings import Settings
 from ncuflow.io import read_yaml, write_json
 from ncuflow.run import loss
 
-ROOT = Path(__file__).parents[1]
 NAMES = ["rmsnorm", "rope"]
 
 

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import run_python, some
+from conftest import ROOT, run_python, some
 
 from ncuflow.cli import COMMANDS, PARTS, RENAMED, RULES, USER, dispatch, named
 from ncuflow.verbs import run as workflow
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(

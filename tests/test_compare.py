@@ -20,7 +20,6 @@ from ncuflow.export import check
 from ncuflow.io import BadInput, write_json
 from ncuflow.model import CONDITIONS, VERSIONS, Provenance
 
-ROOT = Path(__file__).parents[1]
 LIMITS = Thresholds()
 
 

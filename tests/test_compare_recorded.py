@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from compare_data import compare
-from conftest import filled_once, some
+from conftest import ROOT, filled_once, some
 
 from ncuflow.cli import dispatch
 from ncuflow.compare import records
@@ -23,7 +23,6 @@ from ncuflow.findings import locate
 from ncuflow.io import write_json
 from ncuflow.pages.markdown.comparison import render
 
-ROOT = Path(__file__).parents[1]
 RECORDINGS = ROOT / "recordings"
 BASE, AGAIN, PLANTED = "h200/0.6.18/baseline", "h200/0.6.18/again", "h200/0.6.18/planted-slow-downs"
 # What was planted there, all in one capture: fa2 built to take tiles of 64 query rows, copies after the long norm

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from command import ncuflow
 from compare_data import kernel
+from conftest import ROOT
 
 from ncuflow.cli import dispatch
 from ncuflow.compare import reports as compare_reports
@@ -17,7 +18,6 @@ from ncuflow.compare.reports import compare, match, table
 from ncuflow.io import BadInput
 from ncuflow.parsers import ncu
 
-ROOT = Path(__file__).parents[1]
 REPORTS = sorted((ROOT / "recordings/h200/0.7.2/default").glob("decode/b*/sweep.ncu-rep.xz"))
 
 

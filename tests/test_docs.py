@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import some
+from conftest import ROOT, some
 
 from ncuflow.cli import COMMANDS, app, named
 from ncuflow.mcp import server
 from ncuflow.mcp.root import Root
 from ncuflow.target.contract import known
 
-ROOT = Path(__file__).parents[1]
 SKILL = ROOT / "skills/ncuflow/SKILL.md"
 DOCS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md", SKILL]
 YAML = [

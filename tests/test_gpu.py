@@ -14,6 +14,7 @@ from typing import Any
 
 import gpu_modules
 import pytest
+from conftest import ROOT
 from fake_device import as_written
 
 from ncuflow.findings.ceilings import datasheet
@@ -30,7 +31,6 @@ from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import known, load
 from ncuflow.target.launch import Launch
 
-ROOT = Path(__file__).parents[1]
 # Of the targets of the default sweep what they cover without another build; of any other target its own small point.
 # Of one whose module compiles for minutes, what does without, beside its own small point (`gpu_long`).
 SMALL: dict[str, list[dict[str, Any]]] = {

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from fake_gpus import no_driver, put
 
 from ncuflow.evidence.points import staging
@@ -22,7 +23,6 @@ from ncuflow.gpu.lock import BEGINS, QUIET, WAIT, WAITS
 from ncuflow.gpu.nvml import VisibleGpu
 from ncuflow.process import CaptureError
 
-ROOT = Path(__file__).parents[1]
 GPUS = [
     VisibleGpu(0, "GPU-aaaa0000-1", "NVIDIA H200"),
     VisibleGpu(1, "GPU-bbbb1111-2", "NVIDIA H200"),

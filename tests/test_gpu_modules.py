@@ -268,6 +268,10 @@ def test_each_test_of_a_gpu_has_a_marker(tmp_path: Path) -> None:
 
 # Tests that start many processes, at night alone: the ordinary test whose kind each is of.
 NIGHTLY = {
+    "test_without_ncu_one_line_says_so":
+        "test_without_permission_one_line_says_so",
+    "test_the_patch_of_a_winner_is_one_that_a_trial_takes":
+        "test_the_winner_of_each_shape_its_price_and_what_became_of_the_others",
     "test_what_hangs_is_stopped_at_the_limit":
         "test_what_crashes_is_named",
     "test_a_wrong_result_is_named_and_not_timed":

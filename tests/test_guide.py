@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-from conftest import DEFAULT, some
+from conftest import DEFAULT, ROOT, some
 from results_data import entry, launched
 
 from ncuflow.findings.choices import Effect
@@ -20,7 +19,6 @@ from ncuflow.pages.markdown.rendering import environment
 from ncuflow.parsers.registry import counters
 from ncuflow.target.contract import known
 
-ROOT = Path(__file__).parents[1]
 TEMPLATES = sorted((ROOT / "templates" / "guide").glob("*.j2"))
 GUIDE = "kernel-dev-guide"
 

@@ -14,7 +14,7 @@ from ncuflow.findings.kernelname import MERGE
 from ncuflow.parsers import ncu
 from ncuflow.parsers.breakdown import UNITS
 
-CAPTURES = ("0.7.2/default", "0.7.2/kernels", "0.6.18/versions", "0.6.18/baseline")
+CAPTURES = ("0.7.2/default", "0.7.2/kernels", "0.6.18/versions", "0.6.18/baseline", "0.6.14/gdn")
 RECORDED = [path for name in CAPTURES for path in ROOT.glob(f"recordings/h200/{name}/*/*/sweep.ncu-rep.xz")]  # fmt: skip
 CYCLES = {"cycles_elapsed": 1000.0, "sm_count": 80.0}
 

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import some_by_default
+from conftest import ROOT, some_by_default
 
 from ncuflow.evidence import recording
 from ncuflow.io import BadInput, read_json, write_json
 from ncuflow.parsers import lines, ncu, reader
 from ncuflow.process import CaptureError
 
-ROOT = Path(__file__).parents[1]
 REPORTS = sorted((ROOT / "recordings").rglob("deep.ncu-rep.xz"))
 SMALL = ROOT / "recordings/h200/0.7.2/default/merge_state/deep/deep.ncu-rep.xz"
 

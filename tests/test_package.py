@@ -12,11 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from conftest import DEFAULT, Finished
+from conftest import DEFAULT, ROOT, Finished
 
 from ncuflow.evidence import location
 
-ROOT = Path(__file__).parents[1]
 SOURCES = (
     "ncuflow",
     "parsers",

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from command import ncuflow
-from conftest import some, some_by_default
+from conftest import ROOT, some, some_by_default
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +28,6 @@ from ncuflow.parsers.registry import METRICS, PEAK
 from ncuflow.parsers.schema import build
 from ncuflow.parsers.stalls import OTHER, RATIO, SAMPLES, STALL_REASONS, stalls_of
 
-ROOT = Path(__file__).parents[1]
 H200 = ROOT / "recordings/h200/0.7.2/default"
 CORPUS = ROOT.parent / "shared/corpus"  # public reports of other GPUs: pytest -m corpus
 RECORDED = sorted(ROOT.glob("recordings/*/**/*.ncu-rep.xz"), key=lambda p: p.stat().st_size)

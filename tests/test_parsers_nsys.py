@@ -7,11 +7,10 @@ import json
 import lzma
 import sqlite3
 import subprocess
-from pathlib import Path
 
 import pytest
 from command import ncuflow
-from conftest import some
+from conftest import ROOT, some
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nsys_export import CUPTI, NAMES, PID, THREAD, Export
@@ -21,7 +20,6 @@ from ncuflow.io import BadInput
 from ncuflow.parsers import nsys
 from ncuflow.parsers.schema import build
 
-ROOT = Path(__file__).parents[1]
 RECORDED = sorted(ROOT.glob("recordings/*/**/trace.sqlite.xz"), key=lambda p: p.stat().st_size)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from command import ncuflow
-from conftest import some
+from conftest import ROOT, some
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +31,6 @@ from ncuflow.parsers import show, tables, timing
 from ncuflow.parsers.schema import build, check, schema
 from ncuflow.record import KEPT
 
-ROOT = Path(__file__).parents[1]
 REPORTS = sorted(ROOT.glob("recordings/*/**/sweep.ncu-rep.xz"), key=lambda p: p.stat().st_size)
 
 

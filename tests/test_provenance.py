@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from ncuflow.evidence.provenance import load_provenance, of_captures, one_line, together
 from ncuflow.io import BadInput
@@ -20,7 +20,6 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 
-ROOT = Path(__file__).parents[1]
 KEY = """
     cccl: Annotated[str | None,
         About("version of CCCL"), Condition("CCCL", version=True, absence=True, read=lambda: "2.8")

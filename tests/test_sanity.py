@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from command import ncuflow
@@ -12,7 +11,6 @@ from results_data import entry, kernel, results
 from ncuflow.findings import sanity
 from ncuflow.verbs.sanity import check_folder
 
-ROOT = Path(__file__).parents[1]
 # One decode point as an H200 gave it; bytes and FLOPs are the analytic and the counted ones.
 GENUINE = {
     "time_cold_us": 1015.6, "time_hot_us": 1047.5, "time_insitu_us": 950.0, "time_ncu_us": 941.6,

@@ -56,6 +56,7 @@ def test_the_winner_of_each_shape_its_price_and_what_became_of_the_others(machin
     assert str(machine.folder) not in said
 
 
+@pytest.mark.exhaustive
 def test_the_patch_of_a_winner_is_one_that_a_trial_takes(machine: Machine) -> None:
     status, said, found = searched(machine, "--knobs", "us", "--budget", "2", "--budget", "30s")
     assert status == 0 and found is not None, said

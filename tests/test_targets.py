@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import yaml
-from conftest import Finished, some
+from conftest import ROOT, Finished, some
 from flashinfer_source import made_package
 from results_data import PROVENANCE, entry, kernel
 from results_data import results as made_results
@@ -45,7 +45,6 @@ from ncuflow.target.rules import Rules
 from ncuflow.target.source import Build, Source
 from ncuflow.target.workload import Workload
 
-ROOT = Path(__file__).parents[1]
 NAMES = list(known())
 H200 = {"name": "NVIDIA H200", "compute_capability": "9.0", "memory_bytes": 150_754_820_096}
 A100 = {"name": "NVIDIA A100", "compute_capability": "8.0", "memory_bytes": 42_949_672_960}

@@ -208,7 +208,7 @@ def test_points_of_the_same_time_have_processes_of_their_own_where_they_are_many
         assert asked == expected
 
 
-def test_without_permission_or_ncu_one_line_says_so(
+def test_without_permission_one_line_says_so(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch = machine.patch("return 100.0", "return 110.0")
@@ -218,7 +218,11 @@ def test_without_permission_or_ncu_one_line_says_so(
         trial.points[0].no_counters
     )
     assert said.count("twice/toy_n3: no counters: the driver refuses performance counters") == 1
-    monkeypatch.delenv("NCUFLOW_TEST_REFUSED")
+
+
+@pytest.mark.exhaustive
+def test_without_ncu_one_line_says_so(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch = machine.patch("return 100.0", "return 110.0")
     _, said, trial = tried(machine, monkeypatch, patch, "--no-counters")
     assert trial.no_counters == "not asked for (--no-counters)" and trial.points[0].counters is None
     monkeypatch.setenv("NCUFLOW_NCU", str(machine.folder / "none"))

@@ -309,7 +309,7 @@ def test_a_dry_run_of_a_gpu_that_is_not_here_says_what_it_leaves_out(project, mo
     done = project.run("-n", "all", "--config", *config, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "note: planned for 5090, which is not here: points of prefill " in done.stderr
-    assert "left out: fa3 needs compute capability 9.0, this GPU has 12.0" in done.stderr
+    assert "left out: trtllm-gen needs compute capability 10.x, this GPU has 12.0" in done.stderr
     assert "outputs/5090/captures/prefill/b" in done.stdout
     assert not (project.folder / "outputs/5090").exists()
 

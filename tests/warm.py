@@ -23,6 +23,7 @@ LIBRARIES = (
     "snakemake.api", "snakemake.cli", "snakemake.workflow",
 )  # fmt: skip
 _server: subprocess.Popen[str] | None = None
+_environment = dict(os.environ)  # before a test changes it
 
 
 def run(
@@ -30,9 +31,18 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """`python -m MODULE WORDS…`, its outputs captured."""
     global _server
+    command = [sys.executable, "-m", module, *words]
+    folders = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
+    if any([*Path(folder).glob("snakemake_*")] for folder in folders):
+        # A plugin of Snakemake's, which looks for them when it is imported.
+        return subprocess.run(
+            command, cwd=cwd, env=env, capture_output=True, text=True, check=False
+        )
     if _server is None:
         pipe = subprocess.PIPE
-        _server = subprocess.Popen([sys.executable, __file__], stdin=pipe, stdout=pipe, text=True)
+        _server = subprocess.Popen(
+            [sys.executable, __file__], stdin=pipe, stdout=pipe, text=True, env=_environment
+        )
         atexit.register(_server.communicate)
     assert _server.stdin is not None and _server.stdout is not None
     with tempfile.TemporaryDirectory() as folder:
@@ -41,7 +51,7 @@ def run(
         print(json.dumps(request), file=_server.stdin, flush=True)
         status = int(_server.stdout.readline())
         texts = [path.read_text(encoding="utf-8") for path in said]
-    return subprocess.CompletedProcess([sys.executable, "-m", module, *words], status, *texts)
+    return subprocess.CompletedProcess(command, status, *texts)
 
 
 def _asked() -> tuple[str, list[str]]:
