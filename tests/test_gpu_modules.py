@@ -268,6 +268,8 @@ def test_each_test_of_a_gpu_has_a_marker(tmp_path: Path) -> None:
 
 # Tests that start many processes, at night alone: the ordinary test whose kind each is of.
 NIGHTLY = {
+    "test_where_nothing_compiles_nothing_is_timed":
+        "test_a_default_that_does_not_compile_ends_a_search",
     "test_without_ncu_one_line_says_so":
         "test_without_permission_one_line_says_so",
     "test_the_patch_of_a_winner_is_one_that_a_trial_takes":

@@ -76,6 +76,7 @@ def test_where_nothing_is_faster_by_what_matters_the_default_stands(machine: Mac
     assert "default stands" in said and "compiling what of the base" in said
 
 
+@pytest.mark.exhaustive
 def test_where_nothing_compiles_nothing_is_timed(machine: Machine) -> None:
     status, said, found = searched(machine, "--knobs", "asserted")
     assert status == 1 and found is None

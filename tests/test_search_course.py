@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import some
+from conftest import some, some_by_default
 from test_trial_course import Local
 
 from ncuflow.experiments.choices import Variant
@@ -111,7 +111,7 @@ def test_the_status_says_whether_each_shape_has_an_answer(
     assert search_status(shapes) == wanted
 
 
-@pytest.mark.parametrize("us", [99.0, 101.0, 130.0])
+@pytest.mark.parametrize("us", some_by_default([99.0, 101.0, 130.0], 3))
 def test_the_default_stands_where_no_candidate_is_faster_by_what_matters(us: float) -> None:
     found = Searching(us).run()
     assert (found.found, found.price, found.candidate) == ("default", None, f"us={us:.0f}")
