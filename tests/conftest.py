@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import shutil
@@ -117,6 +118,11 @@ def some_by_default(cases: Sequence[T], step: int) -> list[Any]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     config.stash[COLLECTED] = items.copy()
+
+
+def pytest_collection_finish() -> None:
+    """What is here stays to the end: no collection of garbage goes through it, of which the code of a trial asks for many."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

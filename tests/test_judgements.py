@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from conftest import ROOT, Recorded
+from conftest import ROOT, Recorded, some
 
 from ncuflow.findings import stored
 from ncuflow.findings.join import is_torchs
@@ -38,7 +38,7 @@ def test_the_filter_of_a_page_takes_what_ran_there_and_nothing_of_torch(
     results = recorded(recording, target)
     launched = guide_source.launches(results["points"])
     pattern = str(guide_source.kernel_filter(target, launched)).partition("regex:")[2].strip('"')
-    for kernel in kernels(results):
+    for kernel in some(kernels(results)):
         name = kernel["name"]
         if "(CuTe DSL)" in name:  # ncu's option is held against the mangled name
             name = str(kernel["demangled"])
@@ -88,7 +88,7 @@ def test_a_tree_says_whether_it_counts_hidden_waits(recorded: Recorded) -> None:
 def test_a_variable_is_cited_where_its_default_is_read() -> None:
     recording = next(r for r, _ in SHIPPED if r.endswith("default"))
     index = stored.optional(ROOT / "recordings" / recording / "source_index.json")
-    for row in guide_source.environment(index):
+    for row in some(guide_source.environment(index)):
         file, _, line = row["place"].rpartition(":")
         reads = [r for r in index["environment"][row["name"]] if r["file"] == file]
         (cited,) = [r for r in reads if r["line"] == int(line)]
