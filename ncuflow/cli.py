@@ -12,7 +12,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from textwrap import wrap
 from types import FrameType, ModuleType
@@ -24,90 +24,54 @@ if TYPE_CHECKING:
     from cyclopts import App
 
 WIDTH = 130  # of a line of help
-# name -> (module, what it does), in the groups that --help shows. --help-all lists also what only rules, other commands and
-# scripts call; what both call is of the first.
+# What each verb does, in the groups that --help shows. --help-all lists also what only rules, other commands and scripts call,
+# with its module; what both call is of the first.
 GROUPS = {
     "read a report": {
-        "show": ("ncuflow.verbs.show", "a report of ncu or nsys as a table, JSON or CSV"),
-        "explain": (
-            "ncuflow.verbs.explain",
-            "what limits a kernel, where it waits, and what to try",
-        ),
-        "view": ("ncuflow.verbs.view", "reports of any program in one HTML file"),
-        "step": (
-            "ncuflow.verbs.step",
-            "a serving step of a trace, kernel by kernel: shapes, roofs, gains",
-        ),
-        "compare": ("ncuflow.verbs.compare", "what got slower between A and B, and why"),
-        "trace": ("ncuflow.verbs.trace", "from a number back to its report, kernel and metric"),
+        "show": "a report of ncu or nsys as a table, JSON or CSV",
+        "explain": "what limits a kernel, where it waits, and what to try",
+        "view": "reports of any program in one HTML file",
+        "step": "a serving step of a trace, kernel by kernel: shapes, roofs, gains",
+        "compare": "what got slower between A and B, and why",
+        "trace": "from a number back to its report, kernel and metric",
     },
     "experiments on a GPU": {
-        "try": (
-            "ncuflow.verbs.trial",
-            "a change of FlashInfer: still right? faster, where, by how much, why?",
-        ),
-        "advise": (
-            "ncuflow.verbs.advise",
-            "which backend, settings and tunables are fastest, shape by shape",
-        ),
-        "bisect": (
-            "ncuflow.verbs.bisect",
-            "between which two versions a point changed, and why",
-        ),
-        "targets": (
-            "ncuflow.verbs.targets",
-            "what can be measured here, and why the rest cannot",
-        ),
-        "preflight": ("ncuflow.verbs.preflight", "what can be measured on this machine"),
+        "try": "a change of FlashInfer: still right? faster, where, by how much, why?",
+        "advise": "which backend, settings and tunables are fastest, shape by shape",
+        "bisect": "between which two versions a point changed, and why",
+        "targets": "what can be measured here, and why the rest cannot",
+        "preflight": "what can be measured on this machine",
     },
     "the pipeline": {
-        "run": (
-            "ncuflow.verbs.run",
-            "make pages and what they need: Snakemake on the packaged rules",
-        ),
-        "workload": (
-            "ncuflow.verbs.workload",
-            "a sweep of a test list, a trace, or what a server called",
-        ),
-        "check": (
-            "ncuflow.verbs.check",
-            "fail on a slow-down, or on what a file asks of single points; claims, sanity",
-        ),
-        "export": (
-            "ncuflow.verbs.export",
-            "results for Bencher, GitHub, JUnit and Perfetto; a point as a script",
-        ),
+        "run": "make pages and what they need: Snakemake on the packaged rules",
+        "workload": "a sweep of a test list, a trace, or what a server called",
+        "check": "fail on a slow-down, or on what a file asks of single points; claims, sanity",
+        "export": "results for Bencher, GitHub, JUnit and Perfetto; a point as a script",
     },
     "evidence": {
-        "record": (
-            "ncuflow.verbs.record",
-            "keep captures as a recording, verify one, or remove what is private",
-        ),
-        "static": (
-            "ncuflow.verbs.static",
-            "a GPU that is not here: its kernels compiled, times predicted, counters",
-        ),
-        "mcp": ("ncuflow.verbs.mcp", "answer programs over the Model Context Protocol"),
+        "record": "keep captures as a recording, verify one, or remove what is private",
+        "static": "a GPU that is not here: its kernels compiled, times predicted, counters",
+        "mcp": "answer programs over the Model Context Protocol",
     },
 }
-USER = {name: found for group in GROUPS.values() for name, found in group.items()}
 # Parts of a verb, which its help names: two words, each with arguments of its own.
-PARTS = {
-    "check claims": ("ncuflow.verbs.claims", "judge claims by measured results"),
-    "check sanity": ("ncuflow.verbs.sanity", "numbers of results that cannot be"),
-    "export script": (
-        "ncuflow.verbs.script",
-        "a point as a Python file, for your own ncu and nsys",
-    ),
-    "static predict": (
-        "ncuflow.verbs.predict",
-        "times of a GPU that is not there, with intervals",
-    ),
-    "static counters": (
-        "ncuflow.verbs.counters",
-        "the counters that `ncu --metrics` is given",
-    ),
+PARTS_OF = {
+    "check claims": "judge claims by measured results",
+    "check sanity": "numbers of results that cannot be",
+    "export script": "a point as a Python file, for your own ncu and nsys",
+    "static predict": "times of a GPU that is not there, with intervals",
+    "static counters": "the counters that `ncu --metrics` is given",
 }
+
+
+def _verbs(listed: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """The module of each, which has the name of its last word: "try" is a word of Python's own."""
+    modules = {name: "trial" if name == "try" else name.split()[-1] for name in listed}
+    return {name: (f"ncuflow.verbs.{modules[name]}", what) for name, what in listed.items()}
+
+
+USER = _verbs({name: what for group in GROUPS.values() for name, what in group.items()})
+PARTS = _verbs(PARTS_OF)
 RULES = {
     "plan": ("ncuflow.sweep.plan", "the points of a batch"),
     "lock": ("ncuflow.gpu.lock", "run a command with one GPU locked"),
@@ -272,11 +236,12 @@ def _misused(name: str, why: str) -> NoReturn:
 
 def _overview(words: Sequence[str]) -> int:
     """The list of commands, where none was named: those that people call, or all."""
-    groups = GROUPS | (
-        {"parts": PARTS, "called by rules": RULES} if "--help-all" in words[:1] else {}
-    )
+    groups = dict(GROUPS)
+    if "--help-all" in words[:1]:
+        groups["parts"] = PARTS_OF
+        groups["called by rules"] = {name: what for name, (_, what) in RULES.items()}
     listed = [
-        "\n".join([f"{group}:", *(f"  {name:18}{what}" for name, (_, what) in of.items())])
+        "\n".join([f"{group}:", *(f"  {name:18}{what}" for name, what in of.items())])
         for group, of in groups.items()
     ]
     if words and words[0] not in ("-h", "--help", "--help-all"):
