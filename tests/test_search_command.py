@@ -85,7 +85,7 @@ def test_where_nothing_compiles_nothing_is_timed(machine: Machine) -> None:
     assert status == 1 and "tuned: no tunable means anything at these shapes" in said
 
 
-def test_a_setting_that_does_not_compile_costs_the_candidates_that_have_it(
+def test_a_setting_that_does_not_compile_costs_the_variants_that_have_it(
     machine: Machine,
 ) -> None:
     status, said, found = searched(

@@ -118,7 +118,7 @@ def test_the_default_stands_where_no_candidate_is_faster_by_what_matters(us: flo
     assert found.confirmed is not None and found.default_us == pytest.approx(100, rel=0.01)
 
 
-def test_a_wrong_candidate_is_timed_nowhere() -> None:
+def test_a_wrong_variant_is_timed_nowhere() -> None:
     search = Searching(80.0, 90.0)
     search.sides[0].target.prepare = Local(search.log, "wrong", 80.0, p10=2.5).target.prepare
     found = search.run()
@@ -127,7 +127,7 @@ def test_a_wrong_candidate_is_timed_nowhere() -> None:
     assert "fake/p10: relative L2 error 0.25" in str(found.candidates[-1].reason)
 
 
-def test_the_base_is_asked_once_about_a_point_at_which_candidates_are_wrong() -> None:
+def test_the_base_is_asked_once_about_a_point_at_which_variants_are_wrong() -> None:
     search = Searching(80.0, 90.0, p10=2.5)
     search.on.check()
     assert [one.outcome for one in search.variants] == ["wrong", "wrong"]
@@ -165,7 +165,7 @@ def test_the_confirmation_has_inputs_that_the_search_had_not() -> None:
     search.run()
     fresh = seeds.index(FRESH)
     assert set(seeds[:fresh]) == set(SEEDS) and set(seeds[fresh:]) == {FRESH}
-    assert seeds[fresh:] == [FRESH] * 4  # the check of the candidate, and three sides to time
+    assert seeds[fresh:] == [FRESH] * 4  # the check of the variant, and three sides to time
 
 
 def test_the_chance_of_a_false_winner_is_divided_among_the_shapes_of_the_run() -> None:
@@ -186,7 +186,7 @@ def test_one_that_is_lost_costs_itself_alone() -> None:
     assert (found.found, found.candidate) == ("winner", "us=90")
 
 
-def test_without_a_candidate_nothing_is_found() -> None:
+def test_without_a_variant_nothing_is_found() -> None:
     search = Searching(80.0)
     search.sides[0].lost_at = ("check", SHAPE.id)
     found = search.run()

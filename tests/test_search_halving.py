@@ -20,7 +20,7 @@ EFFECT = 0.02
 def halved(
     random: np.random.Generator, true: Mapping[str, float], spread: float, drift: float = 0.0
 ) -> Halving:
-    """A halving of candidates with these times, the default's among them. spread: of a burst; drift: of the GPU, a round."""
+    """A halving of variants with these times, the default's among them. spread: of a burst; drift: of the GPU, a round."""
     race = Halving(list(true), DEFAULT)
     over = False
     while not over:
@@ -36,7 +36,7 @@ def halved(
 
 
 def confirmed(random: np.random.Generator, ratio: float, spread: float) -> Verdict:
-    """What the confirmation says of a candidate with this share of the default's time."""
+    """What the confirmation says of a variant with this share of the default's time."""
     change: list[float] = []
     noise: list[float] = []
     judged = None
@@ -55,7 +55,7 @@ def equal(count: int, **others: float) -> dict[str, float]:
 def searched(
     random: np.random.Generator, true: Mapping[str, float], spread: float
 ) -> tuple[Halving, str, Verdict]:
-    """(the halving, the candidate that it would confirm, what the confirmation says of it)."""
+    """(the halving, the variant that it would confirm, what the confirmation says of it)."""
     race = halved(random, true, spread, drift=0.001)
     best, *_ = race.best(dict.fromkeys(true, 1))
     return race, best, confirmed(random, true[best] / true[DEFAULT], spread)
@@ -89,7 +89,7 @@ def test_what_takes_long_leaves_first_and_never_more_than_the_slower_half() -> N
     assert race.rounds == RUNGS[0] and race.ranking[0] == "good"
 
 
-def test_candidates_that_are_not_told_apart_get_twice_the_rounds() -> None:
+def test_variants_that_are_not_told_apart_get_twice_the_rounds() -> None:
     true = {DEFAULT: 100.0, "a": 90.0, "b": 91.0, "slow": 130.0, "slower": 140.0}
     race = halved(np.random.default_rng(3), true, 0.02)
     assert race.rounds > RUNGS[0] and {"a", "b"} <= set(race.ranking)
@@ -98,13 +98,13 @@ def test_candidates_that_are_not_told_apart_get_twice_the_rounds() -> None:
     assert len(RUNGS) + 1 <= len(LOOKS)  # with that of a budget which is up
 
 
-def test_the_default_and_its_twin_stay_to_the_end_and_are_no_candidates() -> None:
+def test_the_default_and_its_twin_stay_to_the_end_and_are_no_variants() -> None:
     race = halved(np.random.default_rng(0), {DEFAULT: 200.0, "a": 100.0, "b": 101.0}, 0.01)
     assert len(race.times[DEFAULT]) == len(race.times[DEFAULT + AA]) == race.rounds
     assert set(race.ranking) == {"a", "b"} and DEFAULT not in race.left
 
 
-def test_of_candidates_that_are_the_same_the_one_that_departs_least_comes_first() -> None:
+def test_of_variants_that_are_the_same_the_one_that_departs_least_comes_first() -> None:
     race = Halving([DEFAULT, "far", "near", "slow"], DEFAULT)
     for _ in range(RUNGS[0]):
         race.add({DEFAULT: 100.0, DEFAULT + AA: 100.0, "far": 90.0, "near": 90.5, "slow": 99.0})

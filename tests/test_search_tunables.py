@@ -1,4 +1,4 @@
-"""Knobs: constants that are found once or named as missing, edits that change nothing else, and the candidates of them."""
+"""Tunables: constants that are found once or named as missing, edits that change nothing else, and the variants of them."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def package(tmp_path: Path) -> Path:
 
 
 def test_a_constant_is_found_in_its_function(package: Path) -> None:
-    knob = find(Tunable("threads", (place(),), (256, 128, 64)), package)
-    assert (knob.default, knob.values) == (128, (256, 64))  # the source's own is none to try
-    assert knob.places == (f"{HEADER}:4",)
+    one = find(Tunable("threads", (place(),), (256, 128, 64)), package)
+    assert (one.default, one.values) == (128, (256, 64))  # the source's own is none to try
+    assert one.places == (f"{HEADER}:4",)
     other = find(Tunable("threads", (place("Other"),), (64,)), package)
     assert (other.default, other.places) == (256, (f"{HEADER}:12",))
 
@@ -114,14 +114,14 @@ def shape(n: int) -> Planned:
     return Planned(TARGET.point_id(params), "made", params)
 
 
-def knobs(package: Path) -> list[FoundTunable]:
+def tunables(package: Path) -> list[FoundTunable]:
     return declared(TARGET, [shape(1)], package, None)[0]
 
 
-def test_candidates_are_the_combinations_that_mean_something_the_nearest_first(
+def test_variants_are_the_combinations_that_mean_something_the_nearest_first(
     package: Path,
 ) -> None:
-    found = [one.name for one in listed(TARGET, [shape(2)], knobs(package), None)]
+    found = [one.name for one in listed(TARGET, [shape(2)], tunables(package), None)]
     assert found == [
         "split=off",
         "threads=256",
@@ -132,29 +132,29 @@ def test_candidates_are_the_combinations_that_mean_something_the_nearest_first(
         "threads=256 stages=2 split=off",
         "threads=64 stages=2 split=off",
     ]
-    few = [one.name for one in listed(TARGET, [shape(1)], knobs(package), None)]
+    few = [one.name for one in listed(TARGET, [shape(1)], tunables(package), None)]
     assert few == ["split=off", "stages=2 split=off"]
-    only = listed(TARGET, [shape(2)], knobs(package), ["threads"])
+    only = listed(TARGET, [shape(2)], tunables(package), ["threads"])
     assert [one.name for one in only] == ["threads=256", "threads=64"]
 
 
-def test_a_candidate_has_points_where_all_of_it_means_something(package: Path) -> None:
+def test_a_variant_has_points_where_all_of_it_means_something(package: Path) -> None:
     shapes = [shape(1), shape(2)]
     threads = Variant((("threads", 64),))
-    assert threads.points(TARGET, shapes, knobs(package)) == {"made/n2_auto": shape(2)}
+    assert threads.points(TARGET, shapes, tunables(package)) == {"made/n2_auto": shape(2)}
     assert threads.departs == 1
     both = Variant((("stages", 2),), (("split", "off"),))
-    points = both.points(TARGET, shapes, knobs(package))
+    points = both.points(TARGET, shapes, tunables(package))
     assert {name: point.id for name, point in points.items()} == {
         "made/n1_auto": "made/n1_off",
         "made/n2_auto": "made/n2_off",
     }
-    assert Variant((("stages", 2),)).points(TARGET, shapes, knobs(package)) == {}
+    assert Variant((("stages", 2),)).points(TARGET, shapes, tunables(package)) == {}
 
 
 def test_what_is_said_of_knobs(package: Path) -> None:
     there, said = declared(TARGET, [shape(1)], package, None)
-    assert [knob.tunable.name for knob in there] == ["threads", "stages"]
+    assert [one.tunable.name for one in there] == ["threads", "stages"]
     told = {one.name: (one.kind, one.default, one.values, bool(one.missing)) for one in said}
     assert told == {
         "threads": ("constant", 128, [256, 64], False),
@@ -175,9 +175,9 @@ def test_every_declared_constant_is_in_the_real_source_and_an_edit_is_a_line_of_
     target: Target, tunable: Tunable, tmp_path: Path
 ) -> None:
     package = flashinfer_package()
-    knob = find(tunable, package)
-    assert knob.default > 0 and knob.values
-    write({tunable.name: 4242}, [knob], package, tmp_path)
+    one = find(tunable, package)
+    assert one.default > 0 and one.values
+    write({tunable.name: 4242}, [one], package, tmp_path)
     changed = []
     for path in some(p for p in tmp_path.rglob("*") if p.is_file()):
         name = path.relative_to(tmp_path).as_posix()
@@ -185,7 +185,7 @@ def test_every_declared_constant_is_in_the_real_source_and_an_edit_is_a_line_of_
             (package / name).read_text().splitlines(), path.read_text().splitlines(), strict=True
         )
         changed += [f"{name}:{n}" for n, (old, new) in enumerate(pairs, 1) if old != new]
-    assert sorted(changed) == sorted(set(knob.places))
+    assert sorted(changed) == sorted(set(one.places))
 
 
 def test_a_target_whose_tunable_has_no_condition_of_its_own_is_refused(
