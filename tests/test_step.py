@@ -796,9 +796,9 @@ def test_the_screen_and_the_page_say_the_same(tmp_path, capsys):
 
 def test_what_is_asked_wrong_is_refused(tmp_path):
     with pytest.raises(UsageError, match="NAME=NUMBER"):
-        steps.said(["pages=16"])
+        steps.parse_known(["pages=16"])
     with pytest.raises(UsageError, match="NAME=NUMBER"):
-        steps.said(["tokens=" + "9" * 5000])
+        steps.parse_known(["tokens=" + "9" * 5000])
     with pytest.raises(BadInput, match="no such file"):
         steps.step(tmp_path / "none.json")
     csv = tmp_path / "a.csv"
