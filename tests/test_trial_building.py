@@ -183,7 +183,7 @@ def bench(changes: list[Overlay], monkeypatch: pytest.MonkeyPatch) -> Iterator[b
     def lock() -> Iterator[Any]:
         yield type("Ours", (), {"environ": {}, "locks": ()})
 
-    monkeypatch.setattr(build.turns, "gpu_lock", lock)
+    monkeypatch.setattr(build.lock, "gpu_lock", lock)
     with build.bench("none", changes, 5.0, lambda line: None) as found:
         yield found
 
