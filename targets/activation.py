@@ -218,7 +218,6 @@ TARGET = Target(
             shown="schedulers issue in {issue_active} of their active cycles, DRAM is busy {sol_dram_pct} of the time: the "
             "instructions of erf hold up the bytes",
             where="variant == 'gelu' and issue_active >= 0.5",
-            bound="1 - sol_dram_pct / 100",
             symbol=_KERNEL,
             change="`gelu_tanh_and_mul`, where the model was trained with it",
             choice="gelu_erf",

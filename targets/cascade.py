@@ -208,8 +208,6 @@ TARGET = Target(
             "is 128 query rows, and a sequence's own level has one per head",
             where="variant == 'cascade' and main_kernel == 'PrefillWithKVCacheKernel' "
             "and flops_tensor_counted > 4 * flops_analytic",
-            # The own level is one kernel: the main one, or one of the others.
-            bound="max(others_pct, 100 - others_pct) / 100",
             symbol=_WRAPPER,
             change='build the wrapper of the last level with `backend="fa2"`: the constructor leaves it to FlashInfer\'s choice',
             how="pass a backend on in `cascade.py`, and `ncuflow try` the patch",

@@ -190,6 +190,8 @@ _ESTIMATED = "BatchDecodeWithPagedKVCacheWorkEstimationDispatched"
 
 
 _CUDA = "cores == 'cuda'"
+# plan() took the least chunk, of 128 tokens or a page: the blocks are as many as these
+_LEAST = "lengths == 'even' and batch * kv_heads * ((kv_len + max(128, page_size) - 1) // max(128, page_size)) in kernel_grids"
 
 
 def _twice(pattern: str) -> tuple[Constant, ...]:
@@ -381,7 +383,9 @@ TARGET = Target(
     ),
     options=(
         Option("use_tensor_cores", "the wrapper; another module", _WRAPPER, "cores_grouped", _NAME),
-        Option("backend", "the wrapper, on tensor cores", _WRAPPER, "decode_backend", _NAME),
+        Option(
+            "backend", "the wrapper, on tensor cores", attention.CHOSEN, "decode_backend", _NAME
+        ),
         Option("kv_data_type", "compile time, a module of its own", _KERNEL, "decode_kv"),
         Option(
             "window_left",
@@ -400,7 +404,6 @@ TARGET = Target(
             shown="schedulers issue in {issue_active} of their active cycles, DRAM is busy {sol_dram_pct} of the time: CUDA "
             "cores multiply a KV token for each query head of its group",
             where="kv_heads < qo_heads and cores == 'cuda'",
-            bound="1 - sol_dram_pct / 100",
             symbol=_WRAPPER,
             change="`use_tensor_cores=True` (the default is False)",
             choice="cores_grouped",
@@ -432,6 +435,7 @@ TARGET = Target(
             where="cores == 'cuda' and window > 0 and bytes_dram_counted > 2 * bytes_analytic",
             bound="1 - bytes_analytic / bytes_dram_counted",
             symbol=_KERNEL,
+            trial="decode-window-bound",
             change="hand plan() the pages of the last `window_left + 1` tokens alone, positions being in the keys; or "
             "`use_tensor_cores=True`, whose kernel begins at the window",
             choice="cores_grouped",
@@ -473,28 +477,19 @@ TARGET = Target(
             relaunches=True,
         ),
         Opportunity(
-            what="a merge kernel for few chunks",
-            shown="merging takes {merge_us}, {merge_pct} of the kernels' time; DRAM is busy {merge_dram_pct} of that",
-            where="merge_pct > 0 and launch == 'eager'",
-            bound="merge_pct / 100 * (1 - merge_dram_pct / 100)",
-            symbol=attention.MERGE,
-            change="more rows and heads in flight per block, where chunks are few",
-            how="instantiate `VariableLengthMergeStates` with a smaller `bdy` for few chunks, and `ncuflow try` the patch",
-        ),
-        Opportunity(
             what="smaller chunks for short sequences",
             shown="the grid is {waves} waves: missing blocks take {blocks_pct} of the time",
-            where="cores == 'cuda' and blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto'",
+            where=f"cores == 'cuda' and blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto' and {_LEAST}",
             # places stay empty in the attention kernel alone
             bound="blocks_pct / 100 * main_pct / 100",
             symbol=Symbol(_CHUNKS, "attention/scheduler.cuh"),
             change="lower the least chunk where sequences × KV heads leave SMs empty",
-            how="`ncuflow try` a change of `min_num_pages_per_batch`, as `examples/changes/decode-shorter-chunks` is",
+            trial="decode-shorter-chunks",
         ),
         Opportunity(
             what="smaller chunks for short sequences on tensor cores",
             shown="the grid is {waves} waves: missing blocks take {blocks_pct} of the time",
-            where="cores == 'tensor' and blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto'",
+            where=f"cores == 'tensor' and blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto' and {_LEAST}",
             # places stay empty in the attention kernel alone
             bound="blocks_pct / 100 * main_pct / 100",
             symbol=attention.SPLIT,

@@ -426,7 +426,6 @@ TARGET = Target(
             shown="{m} rows: the weight is read for little work, DRAM is busy {sol_dram_pct} of the time; the grid is "
             "{waves} waves",
             where="backend == 'cublaslt' and m <= 16",
-            bound="1 - sol_dram_pct / 100",
             symbol=Symbol("mm_bf16", "gemm/gemm_base.py"),
             change='`mm_bf16(backend="tinygemm")`',
             choice="gemm_tiny",
@@ -440,6 +439,16 @@ TARGET = Target(
             change="capture the step, or call with `skip_check=True`",
             how="`torch.cuda.graph` around the calls of a step, and its replay against them",
             metric="step_us",
+        ),
+        Opportunity(
+            what="the weight once for all rows",
+            shown="DRAM moves {bytes_dram_counted} where {bytes_analytic} are needed: each tile of rows reads the weight again",
+            where="main_kernel == 'tinygemm_kernel' and bytes_dram_counted > 2 * bytes_analytic",
+            bound="1 - bytes_analytic / bytes_dram_counted",
+            symbol=Symbol("mm_bf16", "gemm/gemm_base.py"),
+            change='`mm_bf16(backend="cublaslt")` from so many rows on',
+            choice="gemm_tiny",
+            inverted=True,
         ),
         Opportunity(
             what="a weight of 8 bits",

@@ -156,7 +156,6 @@ TARGET = Target(
             what="larger pages",
             shown="each token looks up a page of its own; DRAM is busy {sol_dram_pct} of the time",
             where="page_size == 1",
-            bound="1 - sol_dram_pct / 100",
             symbol=Symbol("AppendPagedKVCacheKernel", "page.cuh"),
             change="`page_size=16`",
             choice="append_page",

@@ -175,7 +175,6 @@ TARGET = Target(
             what="merge_state for two states",
             shown="MergeStatesKernel keeps DRAM busy {sol_dram_pct} of the time for two states, and counts {flops_counted}",
             where="variant == 'merge_states' and states == 2",
-            bound="1 - sol_dram_pct / 100",
             symbol=Symbol("MergeStateKernel", "attention/cascade.cuh"),
             change="`merge_state(v_a, s_a, v_b, s_b)`, where the two need not be put side by side",
             choice="merge_two",

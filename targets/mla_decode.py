@@ -147,6 +147,7 @@ TARGET = Target(
     id=point_id,
     unable=unable,
     free=lambda p: {"backend": "auto"},
+    resolves=lambda p, capability: {"backend": "fa3" if capability == "9.0" else "fa2"},
     asked=asked,
     backends=(FA3,),
     # and all heads at a page that is begun, where the point has a rank's
@@ -194,7 +195,6 @@ TARGET = Target(
             what="larger pages",
             shown="with a token per page every row of a tile has an address of its own: latency takes {latency_pct}",
             where="page_size == 1",
-            bound="latency_pct / 100",
             symbol=_PLAN,
             change="`page_size=64`",
             choice="mla_page",
@@ -206,8 +206,7 @@ TARGET = Target(
             "the tensor pipe {tensor_pipe_elapsed_pct}",
             where="heads <= 16 and sol_dram_pct > 50",
             # as much arithmetic on fewer bytes: a rank has all heads of its own sequences
-            bound=f"1 - max(bytes_analytic * heads / {HEADS} / ceiling_dram_gbs_measured * 1e-3, "
-            "flops_analytic / ceiling_tensor_tflops_measured * 1e-6) / time_cold_us",
+            bound=f"sol_dram_pct / 100 * (1 - heads / {HEADS})",
             other_work=True,
             symbol=_PLAN,
             change="share out sequences over the ranks instead of heads: a rank reads its own sequences' cache, for all heads",

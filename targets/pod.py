@@ -254,12 +254,6 @@ TARGET = Target(
             shown="POD's prefill is fa2's, without Hopper's `wgmma`; what it takes of the {time_cold_us} no counter tells "
             "from the decodes",
             where="variant == 'pod'",
-            # what a prefill and decodes one after the other leave, each at its own roof
-            bound="1 - (max(2 * chunk * (2 * context - chunk) * qo_heads * head_dim / ceiling_tensor_tflops_measured * 1e-6, "
-            "(chunk * qo_heads + context * kv_heads) * 2 * head_dim * itemsize / ceiling_dram_gbs_measured * 1e-3) "
-            "+ max(4 * batch * kv_len * qo_heads * head_dim / ceiling_tensor_tflops_measured * 1e-6, "
-            "(batch * qo_heads + batch * kv_len * kv_heads) * 2 * head_dim * itemsize / ceiling_dram_gbs_measured * 1e-3)) "
-            "/ time_cold_us",
             symbol=attention.HOPPER,
             change='on compute capability 9.0, two kernels: a prefill of `backend="fa3"`, and the decodes',
             choice="pod_fa3",

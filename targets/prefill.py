@@ -333,6 +333,7 @@ TARGET = Target(
     unable=unable,
     edges=lambda p: attention.edges(p, "seq_len", kv_heads=8),
     free=lambda p: {"backend": "auto", "split": "auto"},
+    resolves=attention.resolves,
     asked=asked,
     backends=_BACKENDS,
     stops_tracing=lambda p: attention.STOPS_TRACING.get(p["backend"]),
@@ -387,7 +388,16 @@ TARGET = Target(
         computed=fa2.COMPUTED,
     ),
     compared=(
-        Choice("backend", "fa2 or fa3", "backend", "fa2", "fa3"),
+        Choice("backend", "fa2 or fa3", "backend", "fa2", "fa3", alone="merge_pct == 0"),
+        Choice(
+            "backend_whole",
+            "fa2 without its split, or fa3",
+            "backend",
+            "fa2",
+            "fa3",
+            where="split == 'off' or backend == 'fa3'",
+            ignoring=("split",),
+        ),
         Choice("prefill_trtllm", "fa2 or trtllm-gen", "backend", "fa2", "trtllm-gen"),
         Choice("prefill_cutlass", "fa2 or CUTLASS", "backend", "fa2", "cutlass"),
         Choice(
@@ -424,7 +434,7 @@ TARGET = Target(
         Option(
             "backend",
             "the wrapper; auto by GPU and dtype in plan()",
-            _WRAPPER,
+            attention.CHOSEN,
             "backend",
             _WRAPPER.name,
         ),
@@ -449,10 +459,11 @@ TARGET = Target(
         Opportunity(
             what="fa3 instead of fa2",
             shown="fa2 runs {tensor_tflops_counted} on the tensor cores, {tflops_fraction_counter} of what its instruction "
-            "(HMMA) can, and that is not a warpgroup's; schedulers of the attention kernel issue in {split_issue_active} of "
+            "(HMMA) can; schedulers of the attention kernel issue in {split_issue_active} of "
             "its cycles",
-            where="backend == 'fa2' and split == 'auto' and kv == 'same'",
-            symbol=attention.HOPPER,
+            # the merge of a split is another cause, which "no split" removes
+            where="backend == 'fa2' and split == 'auto' and kv == 'same' and merge_pct == 0",
+            symbol=attention.CHOSEN,
             change='`backend="fa3"`; the default `"auto"` takes it on compute capability 9.0',
             choice="backend",
         ),
@@ -473,7 +484,7 @@ TARGET = Target(
             where="merge_pct > 0 and split == 'auto'",
             bound="merge_pct / 100",
             symbol=attention.SPLIT,
-            change="`plan(disable_split_kv=True)` where the merge takes longer than the attention",
+            change="`plan(disable_split_kv=True)`",
             choice="prefill_split",
             relaunches=True,
         ),
@@ -482,7 +493,8 @@ TARGET = Target(
             shown="merging takes {merge_us}, in which DRAM is busy {merge_dram_pct} of the time and instruction issue "
             "{merge_issue_pct}: a block merges one row of one head at a time, with a "
             "thread row for each chunk, most of which hold none",
-            where="merge_pct > 0 and split == 'auto'",  # chunks that somebody asked for are not plan()'s
+            # chunks that somebody asked for are not plan()'s; where blocks merge less than a row of a head each, none idles
+            where="merge_pct > 0 and split == 'auto' and batch * seq_len * qo_heads > 16 * gpu_sm_count",
             bound="merge_pct / 100 * (1 - merge_dram_pct / 100)",
             symbol=attention.MERGE,
             change="give idle thread rows other rows and heads, as `MergeStatesKernel` does",
@@ -499,14 +511,15 @@ TARGET = Target(
             relaunches=True,
         ),
         Opportunity(
-            what="the longest query tiles first",
-            shown="launch and tail take {tail_pct} of the time: plan() numbers the query tiles of a causal mask from the "
-            "lightest to the heaviest, so that a heavy one starts last",
+            what="heads on the fast axis of the grid, the longest query tiles first",
+            shown="launch and tail take {tail_pct} of the time: the KV head is the slow axis (`blockIdx.z`), and under it the "
+            "query tiles of a causal mask go from the lightest to the heaviest: those of the last head start last",
             where="backend == 'fa2' and causal and tail_pct >= 10 and waves > 1 and merge_pct == 0 and split == 'auto'",
             bound="tail_pct / 100",
-            symbol=attention.SPLIT,
-            change="number the query tiles of each request from the last to the first",
-            how="turn the loop over `q_tile_idx` in `PrefillSplitQOKVIndptr` around, and `ncuflow try` the patch",
+            symbol=Symbol("BatchPrefillWithPagedKVCacheDispatched", "attention/prefill.cuh"),
+            change="a grid whose fast axis is the KV head, and query tiles numbered from the last to the first: that alone "
+            "leaves each head its light tiles",
+            how="change `dim3 nblks` and the loop over `q_tile_idx` in `PrefillSplitQOKVIndptr`, and `ncuflow try` the patch",
         ),
         Opportunity(
             what="contiguous K and V instead of pages",
@@ -514,21 +527,9 @@ TARGET = Target(
             "schedulers issue in {issue_active} of their active cycles, "
             "the tensor pipe is busy {tensor_pipe_elapsed_pct} of the time",
             where="backend == 'fa3' and layout == 'paged'",
-            bound="latency_pct / 100",
             symbol=Symbol("load", "attention/hopper/sparse_mainloop.cuh"),
             change="prefill new tokens through `BatchPrefillWithRaggedKVCacheWrapper` before they are appended to the cache",
             choice="layout",
-        ),
-        Opportunity(
-            what="TMA for pages",
-            shown="the tensor pipe is busy {tensor_pipe_elapsed_pct} of the time, warps only wait {latency_pct} of it; "
-            "schedulers issue in {issue_active} of their active cycles",
-            where="backend == 'fa3' and layout == 'paged' and page_size >= 16",
-            bound="latency_pct / 100",
-            symbol=Symbol("load", "attention/hopper/sparse_mainloop.cuh"),
-            change="load whole pages by TMA, which frees registers of the producer",
-            how="a collective main loop with a TMA descriptor over pages; what contiguous K and V bring is what to "
-            "expect of it",
         ),
         Opportunity(
             what="more requests in one plan()",

@@ -509,10 +509,9 @@ TARGET = Target(
             shown="{busiest_unit} is busy {busiest_pct} of the time, DRAM {sol_dram_pct}: each thread reads gamma and beta one "
             "float at a time, 32 bytes from its neighbour's",
             where="main_kernel == 'LayerNormKernel (CuTe DSL)' and busiest_unit == 'l1' and busiest_pct >= 50",
-            bound="1 - second_pct / 100",
             symbol=Symbol("", "norm/kernels/layernorm.py"),
             change="in `LayerNormKernel`, load `mGamma` and `mBeta` in vectors, as `x` is",
-            how="`ncuflow try` a change of the kernel's phase 3, as `examples/changes/layernorm-vectors` is",
+            trial="layernorm-vectors",
         ),
         Opportunity(
             what="the fused add",
@@ -531,13 +530,12 @@ TARGET = Target(
             bound="smem_bank_conflicts / gpu_sm_count / cycles_elapsed",
             symbol=Symbol("FusedAddRMSNormKernel", "norm.cuh"),
             change="store `x_vec` in slices of four values, `thread_id` fastest, or keep it in registers where a row fits",
-            how="`ncuflow try` a change of `smem_x`, as `examples/changes/fused-add-registers` is",
+            trial="fused-add-registers",
         ),
         Opportunity(
             what="the CuTe DSL norms",
             shown="schedulers issue in {issue_active} of their active cycles, DRAM is busy {sol_dram_pct} of the time",
             where="norm == 'cuda' and busiest_pct >= 50",
-            bound="1 - sol_dram_pct / 100",
             symbol=Symbol("rmsnorm", "norm/__init__.py"),
             change="`pip install nvidia-cutlass-dsl`, and no `FLASHINFER_USE_CUDA_NORM=1`",
             choice="norm",
@@ -548,10 +546,9 @@ TARGET = Target(
             shown="{busiest_unit} is busy {busiest_pct} of the time, DRAM {sol_dram_pct}: instructions are issued for "
             "longer than bytes are moved",
             where="main_kernel == 'RMSNormKernel' and busiest_unit == 'issue' and busiest_pct >= 50 and norm == pdl == 'auto'",
-            bound="1 - second_pct / 100",
             symbol=Symbol("RMSNormKernel", "norm.cuh"),
             change="keep a row in registers between the two passes instead of loading it twice",
-            how="`ncuflow try` a change of the second loop, as `examples/changes/rmsnorm-one-read` is",
+            trial="rmsnorm-one-read",
         ),
     ),
 )

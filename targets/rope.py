@@ -411,7 +411,6 @@ TARGET = Target(
             "sequential kernel needs them once; "
             "schedulers issue in {issue_active} of their active cycles, DRAM is busy {sol_dram_pct} of the time",
             where="main_kernel == 'BatchQKApplyRotaryPosIdsHeadParallelismKernel'",
-            bound="1 - sol_dram_pct / 100",
             symbol=Symbol("BatchQKApplyRotaryPosIds", "pos_enc.cuh"),
             change="call `apply_llama31_rope_pos_ids_inplace` with `rope_scale=1` and the model's `rope_theta`: at "
             "scale 1 its smoothing cancels, and it splits heads "
@@ -424,7 +423,6 @@ TARGET = Target(
             shown="{flops_counted} for {flops_analytic} of rotation; schedulers issue in {issue_active} of their active cycles, "
             "DRAM is busy {sol_dram_pct} of the time",
             where="variant == 'rope_pos_ids'",
-            bound="1 - sol_dram_pct / 100",
             symbol=Symbol("BatchQKApplyRotaryPosIdsCosSinCache", "pos_enc.cuh"),
             change="`apply_rope_with_cos_sin_cache_inplace`, while DRAM is not the limit",
             choice="rope_cache",
@@ -434,7 +432,6 @@ TARGET = Target(
             shown="{flops_counted} for {flops_analytic} of rotation; schedulers issue in {issue_active} of their active cycles, "
             "DRAM is busy {sol_dram_pct} of the time",
             where="variant == 'rope_pos_ids'",
-            bound="1 - sol_dram_pct / 100",
             symbol=Symbol("BatchQKApplyRotaryKernel", "pos_enc.cuh"),
             change="`apply_rope_inplace(q, k, indptr, offsets)`, where positions are consecutive",
             choice="rope_positions",

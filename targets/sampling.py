@@ -308,14 +308,14 @@ TARGET = Target(
             choice="sampling_softmax",
         ),
         Opportunity(
-            what="more sequences in one call",
-            shown="the grid of `{main_kernel}` is {waves} waves: missing blocks take {blocks_pct} of the time",
-            where="blocks_pct >= 20 and batch > 1",
-            bound="blocks_pct / 100 * (1 - others_pct / 100)",
-            other_work=True,
-            symbol=Symbol("softmax", "sampling.py"),
-            change="sample the sequences of several engines in one call",
-            how="points with a larger `batch` in the sweep, time per sequence",
+            what="several blocks a row when top-p is applied",
+            shown="`{main_kernel}` has a block a row, {waves} waves: missing blocks take {blocks_pct} of its time, and "
+            "it loads an element at a time, in two passes",
+            where="main_kernel == 'AirTopPRenormApplyKernel' and blocks_pct >= 20",
+            bound="blocks_pct / 100 * main_pct / 100",
+            symbol=Symbol("AirTopPRenormApplyKernel", "air_top_p.cuh"),
+            change="share a row out over blocks, as `AirTopPRenormRadixKernel` does, and load vectors",
+            how="change `AirTopPRenormProb`'s grid and the kernel's loops, and `ncuflow try` the patch",
         ),
     ),
 )

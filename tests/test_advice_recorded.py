@@ -68,9 +68,11 @@ def test_reports_alone_tell_the_same_causes_as_results_do(
 
 
 def test_a_part_that_went_the_other_way_is_no_cause(advice: Advice) -> None:
+    """A graph pads the grid and its kernels take longer: that is said, and no cause is made of what went the other way."""
     one = shape(advice, "B1_L2048_H32_K32_D128_P16_f16_cc")
     (why,) = one.cause
-    assert why.endswith("cc; under ncu, which runs each kernel alone, its kernels take no longer")
+    assert "under ncu, which runs each kernel alone, its kernels take " in why
+    assert "no longer" not in why and why.endswith("; why, no counter tells")
 
 
 def test_what_holds_no_counters_of_points_is_refused(advice: Advice, tmp_path: Path) -> None:
@@ -166,12 +168,10 @@ def test_of_what_saves_the_host_time_a_time_of_the_gpu_makes_no_rule() -> None:
     rules = {rule.rule for rule in found.rules}
     assert "decode: cores=tensor is among the fastest" in rules
     assert not any("launch=" in rule for rule in rules)
-    # By a time that has the host's, and of what no target prices so, it tells.
-    by_step = {rule.rule for rule in heuristics.rules(found.shapes, "step_us")}
-    assert by_step - rules == {"decode: launch=eager is among the fastest"}
-    for one in found.shapes:
-        one.target = "prefill"
-    assert any("launch=eager" in rule.rule for rule in heuristics.rules(found.shapes, found.metric))
+    # Nor by any time that a default is among the fastest: nobody has to follow that.
+    for metric in ("step_us", found.metric):
+        told = {rule.rule for rule in heuristics.rules(found.shapes, metric)}
+        assert not any("launch=eager" in rule or "pdl=auto" in rule for rule in told)
 
 
 def test_the_page_shows_ties_in_grey(advice: Advice) -> None:

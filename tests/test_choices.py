@@ -179,9 +179,12 @@ def pair(change: float, verdict: str = "differs", **fixed: object) -> choices.Ef
         # the value that tells gains from losses, and pairs within noise go with what they resemble
         ([pair(-0.2, cores="tensor", batch=1), pair(0.4, cores="cuda", batch=1)], ["cores == 'tensor'", "cores == 'cuda'"]),
         ([pair(-0.2, n=1), pair(-0.1, n=4), pair(0, "within noise", n=9), pair(0.1, n=8)], ["n <= 4", "n >= 8"]),
-        ([pair(-0.3, n=8), pair(0.1, n=1)], ["n >= 8", "n <= 1"]),
+        ([pair(-0.3, n=8), pair(0.1, n=1), pair(0.2, n=2)], ["n >= 8", "n <= 2"]),
+        # of two pairs no bound is told, and where they differ in more than one parameter nothing
+        ([pair(-0.3, n=8), pair(0.1, n=1)], ["n == 8", "n == 1"]),
+        ([pair(-0.3, n=8, m=2), pair(0.1, n=1, m=1)], [""]),
         # what changes at all from what does not
-        ([pair(-0.6, n=512), pair(-0.004, "within noise", n=1024)], ["n <= 512", "n >= 1024"]),
+        ([pair(-0.6, n=512), pair(-0.004, "within noise", n=1024)], ["n == 512", "n == 1024"]),
         # alike, and not to be told apart
         ([pair(-0.1, n=1), pair(-0.5, n=2)], [""]),
         ([pair(-0.1, n=1), pair(0.5, n=2), pair(-0.5, n=3)], [""]),

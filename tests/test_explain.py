@@ -304,16 +304,15 @@ def test_a_point_is_told_what_its_target_suggests_there_and_what_trials_brought(
     effect = next(effect for one in found for effect in one.effects if effect.base_point == POINT)
     assert tried.tried.startswith(f"−{-100 * effect.change:.1f} %")
     work = [one for one in point.suggestions if one.scope == "point" and one.most]
-    assert work and all(one.most.value <= point.headroom.most.value for one in work)
+    assert all(one.most.value <= point.headroom.most.value for one in work)
 
 
 def test_no_suggestion_for_this_work_is_above_its_headroom_and_what_lost_is_none(tmp_path) -> None:
     recordings.make_results(SHIPPED, ["prefill", "rmsnorm"], tmp_path)
     timed_apart = explain("prefill/paged_S512_B32_H32_K32_D128_f16_fa2_c", outputs=tmp_path)
     own = [one for one in timed_apart.suggestions if one.scope == "point" and one.most]
-    # What passes DRAM is counted of each side: as many bytes, but for what L2 keeps of them.
-    highest = max(one.most.value for one in own)
-    assert highest == pytest.approx(timed_apart.headroom.most.value, abs=0.5)
+    # that the roofs alone leave something is no bound of a change
+    assert all(one.most.value < timed_apart.headroom.most.value - 0.5 for one in own)
     fused = explain("rmsnorm/add_then_rmsnorm_R512_D4096_f16", outputs=tmp_path)
     assert ("the fused add", "other work") in {
         (one.what.split(":")[0], one.scope) for one in fused.suggestions
@@ -359,9 +358,9 @@ def test_a_report_of_a_recording_is_told_what_the_target_of_its_point_suggests()
     found = explain(DEEP, 1)
     assert found.subject.point == POINT
     assert {one.by for one in found.suggestions} == {"target decode"}
-    own = [one.most.value for one in found.suggestions if one.scope == "point" and one.most]
-    assert own and max(own) == found.headroom.most.value < 39
-    assert "by other work: a KV cache of 8 bits" in " ".join(as_text(found).split())
+    # a roof bounds no change, and a cache of 8 bits lost on CUDA cores
+    assert not [one for one in found.suggestions if one.scope == "point" and one.most]
+    assert "a KV cache of 8 bits" not in as_text(found)
     assert {one.by.split()[0] for one in launch.of_report(ncu.read(DEEP), 1).suggestions} == {
         "NVIDIA's"
     }
@@ -377,7 +376,7 @@ def test_a_report_of_a_recording_is_told_from_the_same_folder_as_its_recording(m
             for one in found.suggestions
             if one.most and one.scope != "point"
         }
-        assert folders == {str(recording)}
+        assert folders <= {str(recording)} and str(ROOT) not in found.model_dump_json()
 
 
 def test_the_recording_that_ships_is_told_without_where_it_is_installed(

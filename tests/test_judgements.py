@@ -7,17 +7,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from conftest import ROOT, Recorded, some
 
+from ncuflow.experiments.recorded import advise
+from ncuflow.expression import evaluate, holds
 from ncuflow.findings import stored
+from ncuflow.findings.choices import divided, effects
 from ncuflow.findings.join import is_torchs
+from ncuflow.findings.opportunities import UNTRIED, MeasuredOpportunity, found, scopes
+from ncuflow.findings.tried import elsewhere, every
 from ncuflow.findings.waits import stall_tree
+from ncuflow.format import MISSING, percent
 from ncuflow.io import read_json
 from ncuflow.model import Kernel, Results
-from ncuflow.pages.markdown import guide_source, guide_waits
+from ncuflow.pages.context.section import _opportunity, brought, opportunity_rows, target_section
+from ncuflow.pages.markdown import figures, guide_source, guide_waits
+from ncuflow.pages.markdown.pages import conclusion, to_try
+from ncuflow.pages.markdown.rendering import environment
 from ncuflow.target.contract import known
+from scripts import tried as tried_script
 
 NOW = "0.7.2"
 SHIPPED = sorted(
@@ -103,3 +114,227 @@ def test_what_is_not_covered_is_no_backend_that_a_target_has() -> None:
     for words, name in names.items():
         assert name not in backends or not any(f"{words}'s" in row for row in rows), words
     assert "4-bit caches" not in rest
+
+
+def rows(recording: str, target: str, recorded: Recorded) -> list[MeasuredOpportunity]:
+    return found(recorded(recording, target))
+
+
+@pytest.mark.parametrize(("recording", "target"), SHIPPED)
+def test_what_was_tried_anywhere_is_not_said_to_be_untried(
+    recording: str, target: str, recorded: Recorded
+) -> None:
+    """In another recording of the GPU and version, in an advice, or as a change of FlashInfer's source."""
+    results = recorded(recording, target)
+    known_of = {one.what: one.where for one in elsewhere(results)}
+    for one in found(results):
+        if one.group == UNTRIED and (where := known_of.get(one.opportunity.what)) is not None:
+            scopes_ = scopes(results)
+            assert where and not any(holds(where, scopes_[p]) for p in one.points), one.opportunity
+
+
+def test_what_was_tried_elsewhere_turns_where_its_condition_does(recorded: Recorded) -> None:
+    """A cache of 8 bits gains on tensor cores and costs on CUDA cores; tensor cores cost at uneven lengths."""
+    recording = "h200/0.7.2/default"
+    of = {(o.opportunity.what, o.where): o for o in rows(recording, "decode", recorded)}
+    bits = [o for (what, _), o in of.items() if what == "a KV cache of 8 bits"]
+    assert {o.group for o in bits} == {"won", "lost"} and all(o.elsewhere for o in bits)
+    (grouped,) = [o for (what, _), o in of.items() if what == "tensor cores for GQA"]
+    turned = [t for t in grouped.elsewhere if "lengths" in t.where]
+    assert turned and all(t.change > 0 for t in turned) and "lengths" in brought(grouped)
+
+
+def test_the_file_of_trials_is_what_changes_advices_and_a_recording_say(recorded: Recorded) -> None:
+    stored_rows = [one.row() for one in every()]
+    made = [*tried_script.of_changes(), *tried_script.of_advices()]
+    for recording, target in some([pair for pair in SHIPPED if pair[1] != "apis"]):
+        made += tried_script.of_results(recorded(recording, target), recording.replace("/", "-"))
+    assert all(one.row() in stored_rows for one in made)
+
+
+@pytest.mark.parametrize(("recording", "target"), SHIPPED)
+def test_at_most_is_a_mechanisms_and_never_the_roof_alone(
+    recording: str, target: str, recorded: Recorded
+) -> None:
+    for one in rows(recording, target, recorded):
+        bound = evaluate(one.opportunity.bound, one.facts) if one.opportunity.bound else None
+        text = _opportunity(one, target, None)["most"]
+        if bound is None or bound > one.room * (1 + 1e-9):
+            assert text == MISSING
+        else:
+            assert text.startswith(percent(bound))
+
+
+def test_smaller_chunks_are_advised_where_the_least_chunk_binds(recorded: Recorded) -> None:
+    shown = set()
+    for recording in sorted({r for r, t in SHIPPED if t == "decode"}):
+        results = recorded(recording, "decode")
+        points = {p["point"]: p for p in results["points"]}
+        for one in found(results):
+            if "smaller chunks" in one.opportunity.what:
+                for name in one.points:
+                    shown.add(name)
+                    p = points[name]["params"]
+                    chunks = -(-p["kv_len"] // max(128, p["page_size"]))
+                    assert points[name]["info"]["split_kv"], name
+                    grids = [k["grid_size"] for k in points[name]["kernels"]]
+                    assert p["batch"] * p["kv_heads"] * chunks in grids, name
+    assert shown
+
+
+def test_a_merge_is_advised_where_its_blocks_have_more_than_one_item(recorded: Recorded) -> None:
+    for recording, target in SHIPPED:
+        if target not in ("decode", "prefill"):
+            continue
+        results = recorded(recording, target)
+        points = {p["point"]: p for p in results["points"]}
+        for one in found(results):
+            if "merge kernel" in one.opportunity.what:
+                for name in one.points:
+                    p = points[name]["params"]
+                    merge = next(k for k in points[name]["kernels"] if "Merge" in k["name"])
+                    items = p["batch"] * p.get("seq_len", 1) * p["qo_heads"]
+                    assert items > merge["grid_size"], name
+
+
+def test_what_a_default_call_gains_comes_first_and_what_is_forced_under_its_heading(
+    recorded: Recorded,
+) -> None:
+    for recording, target in SHIPPED:
+        told = rows(recording, target, recorded)
+        forced = [bool(one.departs) for one in told]
+        assert forced == sorted(forced), (recording, target)
+    prefill = rows("h200/0.7.2/default", "prefill", recorded)
+    assert not prefill[0].departs and prefill[0].opportunity.what != "fa3 instead of fa2"
+    for one in prefill:
+        if all("_fa2_" in point for point in one.points):
+            assert ("backend", "fa2") in one.departs
+    advice = opportunity_rows(recorded("h200/0.7.2/default", "prefill"), None)
+    macro = environment().get_template("_macros.j2").make_module({"provenance": {}}).opportunities
+    page = str(macro(advice, True, []))
+    before, _, after = page.partition("**Only for callers who set `backend=fa2`:**")
+    assert "fa3 instead of fa2" in after and "fa3 instead of fa2" not in before
+    assert not any("fa2" in row["at"] for row in to_try({"p": {"name": "p", "title": "P", "opportunities": advice}}))  # fmt: skip
+
+
+def test_a_pair_with_a_merge_on_one_side_tells_nothing_of_the_backend(recorded: Recorded) -> None:
+    """Of fa2 with a split against fa3 most is the merge's: "no split" has that, and fa2 without it against fa3 the rest."""
+    for recording in ("h200/0.7.2/default", "h100/0.7.2/default"):
+        results = recorded(recording, "prefill")
+        merged = {p["point"] for p in results["points"] if p["measurement"].get("merge_pct")}
+        assert merged
+        prices = {choice.key: effects(choice, results) for choice in known()["prefill"].compared}
+        assert not merged & {e.base_point for e in prices["backend"]}
+        assert merged & {e.base_point for e in prices["prefill_split"]}
+        assert prices["backend_whole"]
+        for one in found(results):
+            if one.opportunity.what == "fa3 instead of fa2":
+                assert not merged & set(one.points)
+
+
+def test_no_rule_is_told_of_two_pairs(recorded: Recorded) -> None:
+    for recording, target in SHIPPED:
+        results = recorded(recording, target)
+        for choice in known()[target].compared:
+            metrics = replace(choice, metrics=choice.metrics[:1])
+            pairs = effects(metrics, results)
+            for part in divided(pairs):
+                assert len(pairs) > 2 or not re.search("[<>]| and ", part.where), (target, part)
+
+
+def test_a_kernels_own_best_point_is_no_ceiling_that_it_is_held_against(recorded: Recorded) -> None:
+    macros = environment().get_template("_macros.j2").make_module({"provenance": {}})
+    sections = {t: target_section(recorded(r, t)) for r, t in SHIPPED if r == "h200/0.7.2/default"}
+    assert any(section["passed"] for section in sections.values())
+    for section in sections.values():
+        head = "of its best point" if section["passed"] else "of measured peak"
+        assert f"| {head} |" in str(macros.points_table(section))
+    told = conclusion({}, sections, [])
+    named = {side[1] for side in (told["nearest"], told["furthest"]) if side}
+    assert not named & {s["title"] for s in sections.values() if s["passed"]}
+
+
+def test_the_hosts_call_stands_beside_the_kernels_and_in_what_a_choice_changes(
+    recorded: Recorded,
+) -> None:
+    """A graph spares the host, and its kernels take longer: both are told."""
+    macros = environment().get_template("_macros.j2").make_module({"provenance": {}})
+    for recording in sorted({r for r, t in SHIPPED if t == "decode"}):
+        results = recorded(recording, "decode")
+        section = target_section(results)
+        bound = [p for p in results["points"] if p["status"] == "ok"
+                 and (p["measurement"]["host_launch_us"] or 0) > (p["measurement"]["time_cold_us"] or 1e9)]  # fmt: skip
+        assert len(section["waiting"]) == len(bound)
+        text = str(macros.points_table(section))
+        assert "| host's call |" in text and (f"At {len(bound)} of" in text) == bool(bound)
+        launch = guide_waits.shown_choices(results)["launch"]
+        if launch["summary"]:
+            metrics = {beside["metric"] for beside in launch["beside"]}
+            assert {"cold time", "hot time"} & metrics
+
+
+def test_tensor_cores_are_no_advice_where_they_gain_nothing(recorded: Recorded) -> None:
+    macros, rows_ = (
+        '"guide/_section.md.j2" import versus with context',
+        '"guide/decode/selection.md.j2"',
+    )
+    template = environment().from_string(f"{{% from {macros} %}}{{% include {rows_} %}}")
+    for recording, target in SHIPPED:
+        if target == "decode":
+            choices = guide_waits.shown_choices(recorded(recording, target))
+            summary = choices["cores_grouped"]["summary"]
+            (row,) = [
+                r for r in template.render(C=choices, provenance={}).splitlines() if "GQA |" in r
+            ]
+            if summary:
+                assert ("use_tensor_cores=True" in row) == (summary["least"] <= -0.02), recording
+
+
+def test_a_bar_of_the_merge_kernel_says_so(recorded: Recorded) -> None:
+    results = recorded("h200/0.7.2/default", "prefill")
+    told = {p["point"]: figures._of_merge(p) for p in results["points"] if p["status"] == "ok"}
+    merged = {p["point"] for p in results["points"] if "Merge" in (p["measurement"]["main_kernel"] or "")}  # fmt: skip
+    assert merged and {name for name, text in told.items() if text} == merged
+
+
+@pytest.mark.parametrize(("recording", "target"), SHIPPED)
+def test_a_rule_that_asks_for_a_default_is_no_rule(recording: str, target: str) -> None:
+    """Whoever sets nothing follows it."""
+    advice = advise(ROOT / "recordings" / recording, [target], (), "time_cold_us", 0.02)
+    for rule in advice.rules:
+        if rule.rule.endswith("is among the fastest"):
+            shapes = [shape for shape in advice.shapes if shape.shape in rule.holds]
+            assert any(shape.advised != shape.shape for shape in shapes), rule.rule
+
+
+def test_the_default_is_timed_where_a_point_asks_for_what_it_is(recorded: Recorded) -> None:
+    """On compute capability 9.0 the backend "auto" is fa3: a point of fa3 is that call."""
+    advice = advise(ROOT / "recordings/h200/0.7.2/default", ["prefill"], (), "time_cold_us", 0.02)
+    fa3 = [s for s in advice.shapes if any("_fa3_" in c.point and c.time_us for c in s.choices)]
+    assert fa3
+    for shape in fa3:
+        default = shape.choice(shape.shape)
+        assert default and default.time_us, shape.shape
+
+
+def test_kernels_that_take_longer_under_ncu_are_not_said_to_take_no_longer(
+    recorded: Recorded,
+) -> None:
+    advice = advise(ROOT / "recordings/h200/0.7.2/default", ["decode"], (), "time_cold_us", 0.02)
+    points = {p["point"]: p for p in recorded("h200/0.7.2/default", "decode")["points"]}
+
+    def spent(name: str) -> float:
+        return sum(kernel["duration_ns"] or 0 for kernel in points[name]["kernels"])
+
+    for shape in advice.shapes:
+        for cause in shape.cause:
+            ratio, _, why = cause.partition("; under ncu")
+            if why:
+                slow, fast = re.findall(r"decode/\S+", ratio)
+                longer = spent(slow) > 1.01 * spent(fast)
+                assert ("take no longer" in why) != longer, cause
+
+
+def test_no_page_tells_a_median_of_two() -> None:
+    for path in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:
+        assert not re.search(r"median of (2|two)\b", path.read_text()), path

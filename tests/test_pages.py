@@ -342,7 +342,10 @@ def test_each_knob_has_a_line_and_a_choice_that_prices_it(finished):
         target = known()[results["target"]]
         for row in guide_waits.options(results, guide_waits.shown_choices(results), index):
             assert row["effect"], f"{target.name}: {row['option'].choice} is no choice"
-            assert row["place"].rpartition(":")[2].isdigit(), row["place"]
+            # what the index of that day does not have is named by its file
+            file, _, line = row["place"].rpartition(":")
+            indexed = any(name.endswith(f"/flashinfer/{line}") for name in index["functions"])
+            assert line.isdigit() or not (file or indexed), row["place"]
             assert row["default"] or not row["option"].signature, (
                 f"{row['option'].name}: no default"
             )
@@ -403,7 +406,7 @@ def test_the_final_report_tries_first_what_saved_most_over_all_kernels(finished)
     table = text.split("## What to Try First")[1].split("\n## ")[0].split("|---|")[-1]
     rows = [line for line in table.splitlines() if line.startswith("| [")]
     whats = [re.search(r"\*\*(.+?)\*\*", row)[1] for row in rows]
-    every = [one for r in found.targets.values() for one in opportunities(r)]
+    every = [o for r in found.targets.values() for o in opportunities(r) if not o.departs]
     won = sorted((o for o in every if o.group == "won"), key=lambda o: -o.saved)
     assert whats[: len(won)] == [o.opportunity.what for o in won]
     assert all(row.endswith("| not tried |") for row in rows[len(won) :])
@@ -419,7 +422,8 @@ def test_the_conclusion_is_made_of_findings(finished):
     bound, partly, waiting = (sum(row["verdict"] == v for row in rows) for v in ("bound", "partly", "latency"))  # fmt: skip
     units = f"{bound} keep a hardware unit at 80 % of its peak or above, {partly} one from 60 % to below 80 %"
     assert f"Of {len(rows)} points, {units}, and {waiting} keep none at 60 %" in said
-    trials = [one for r in found.targets.values() for one in opportunities(r) if one.effect]
+    every = [one for r in found.targets.values() for one in opportunities(r)]
+    trials = [one for one in every if one.group != "untried" and not one.departs]
     tried, won = ({o.opportunity.what for o in of} for of in (trials, [o for o in trials if o.group == "won"]))  # fmt: skip
     assert f"Of {len(tried)} changes that were tried, {len(won)} save time somewhere" in said
     plans = [row for row in rows if row["plan_us"]]
@@ -430,21 +434,23 @@ def test_the_conclusion_is_made_of_findings(finished):
 
 def test_the_analysis_stands_kernels_beside_each_other_and_repeats_no_page(finished):
     text = (finished.outputs / "reports/analysis.md").read_text()
-    assert re.findall(r"^## (.+)$", text, re.M) == ["What Limits Their Points", "At Their Best Points"]  # fmt: skip
-    for name in ("prefill", "decode", "rmsnorm", "rope", "merge_state"):
-        assert text.count(f"]({name}.md)") == 1
-    assert "| [Decode attention](decode.md) | 37 | 10.7 µs to 1 875 µs | bound by DRAM 22, " in text
+    assert re.findall(r"^## (.+)$", text, re.M) == ["At Their Best Points"]
+    section = text.split("## At Their Best Points")[1]
+    for results in Findings(finished.outputs / "results", DEFAULT).targets.values():
+        assert section.count(f"| {target_section(results)['title']} |") == 1
 
 
 def test_l2_is_as_busy_as_its_own_counters_say(finished):
-    """ncu's L2 throughput of the best decode point is 97 %, above DRAM's 96 %, by the fills from DRAM; L2's own is 67 %."""
+    """ncu's L2 throughput of the best decode point is as ncu-ui has it, above DRAM's by the fills from it; L2's own is less, and
+    named beside it."""
     found = Findings(finished.outputs / "results", DEFAULT)
     section = target_section(found.results("decode"))
-    assert section["best"]["l2_pct"] == pytest.approx(67.1, abs=0.1)
+    own, as_ncu = section["best"]["l2_pct"], section["best"]["m"]["sol_l2_pct"]
+    assert own < as_ncu
     text = (
         (finished.outputs / "reports/analysis.md").read_text().split("## At Their Best Points")[1]
     )
-    assert "| 96 % | 67 % | 0 % |" in text
+    assert f"| {as_ncu:.0f} % ({own:.0f} %) |" in text
 
 
 def test_the_index_says_by_which_call_a_kernel_is_reached_and_of_which_kind_it_is(finished):

@@ -2,7 +2,8 @@
 
 A rule is written of a setting that was timed with another one in its place, all else being equal, at FEWEST shapes that tell:
 one of the choices with it is among the fastest, or one with another in its place is and none with it, or is surely faster.
-It holds at every one of them, or it is shown with those at which it does not. No rule is written of a setting that its target
+It holds at every one of them, or it is shown with those at which it does not; that a default is among the fastest is no rule,
+for nobody has to follow it. No rule is written of a setting that its target
 prices by the host's time as well, such as a CUDA graph, where a time of the GPU decides: what it saves is not in there.
 """
 
@@ -56,7 +57,7 @@ def _of_target(
             continue
         what = f"{target}: {_condition(taking, name)}{name}={value}"
         ids = [shape.shape for shape in wins], [shape.shape for shape in loses]
-        if not loses or (len(loses) < len(wins) and _advised(wins, name, value)):
+        if len(loses) < len(wins) and _advised(wins, name, value):
             rule = f"{what} is among the fastest"
             yield Heuristic(target=target, rule=rule, holds=ids[0], fails=ids[1])
         elif not wins:

@@ -22,7 +22,7 @@ from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape
 from ncuflow.findings import choices as evidence
 from ncuflow.findings import limiter, locate, profiled, stored
 from ncuflow.findings.choices import Effect
-from ncuflow.format import si
+from ncuflow.format import quantity, si
 from ncuflow.io import BadInput, JsonObject, conforming, read_as
 from ncuflow.model import SOFTWARE, Kernel, Point, Results
 from ncuflow.parsers import ncu
@@ -142,8 +142,21 @@ def causes(
     least = LEAST_SHARE * (times[1] - times[0])
     worth = [c for c in found if c.delta_us is not None and c.delta_us >= least]
     if not worth:
-        return [f"{ratio}; under ncu, which runs each kernel alone, its kernels take no longer"]
+        return [f"{ratio}; under ncu, which runs each kernel alone, {_spent(taken, other)}"]
     return [f"{ratio}: {cause.line}" for cause in worth[:CAUSES]]
+
+
+def _spent(taken: CountedChoice, other: CountedChoice) -> str:
+    """What the kernels of both take under ncu, and on which grids, where no cause was found that is told."""
+    own, more = (
+        sum(kernel["duration_ns"] or 0 for kernel in one.kernels) for one in (taken, other)
+    )
+    if not own or more <= own * (1 + LONGER):
+        return "its kernels take no longer"
+    text = f"its kernels take {quantity(more / 1e3, 'µs')}, not {quantity(own / 1e3, 'µs')}"
+    grids = [", ".join(str(k["grid_size"]) for k in one.kernels) for one in (taken, other)]
+    blocks = f" (blocks {grids[1]}, not {grids[0]})" if grids[0] != grids[1] else ""
+    return f"{text}{blocks}; why, no counter tells"
 
 
 def _limit(choice: CountedChoice, flops: float | None) -> str:
@@ -170,6 +183,7 @@ def _amounts(taken: CountedChoice, other: CountedChoice) -> str:
     return f"It {', '.join(found)}" if found else ""
 
 
+LONGER = 0.01  # of the time of kernels under ncu: what takes more takes longer
 NONE = Relative(estimate=0.0, low=0.0, high=0.0)
 
 
@@ -256,6 +270,12 @@ class ShapeEvidence:
         self.metric, self.effect = metric, effect
         params = {**group[0]["params"], **target.free(group[0]["params"])}
         self.default = Planned(target.point_id(params), target.name, params)
+        # Where the default itself was not recorded, the point that asks for what FlashInfer makes of it is the same call.
+        capability = str(results["provenance"].get("compute_capability") or "")
+        made = {**params, **target.resolves(params, capability)}
+        ids = {point["point"] for point in group}
+        if self.default.id not in ids and (told := target.point_id(made)) in ids:
+            self.default = Planned(told, target.name, made)
         self.told = {p["point"]: self._described(_planned(target, p)) for p in group}
         ordered = sorted(group, key=lambda point: self.told[point["point"]]["departs"])
         self.all = {point["point"]: point for point in ordered}

@@ -308,7 +308,7 @@ def headroom(row: Measurement, at: TraceWords) -> Headroom | None:
         return None
     most = busiest.model_copy(update={"value": max(0.0, 100 - busiest.value)})
     name = limiter.label(row["busiest_unit"], row["busiest_counter"])
-    words = f"what {name}, its busiest unit, leaves for the same work and clocks"
+    words = f"what {name}, its busiest unit, leaves for what this launch moves and computes, at its clocks"
     return Headroom(most=most, words=words)
 
 

@@ -162,17 +162,18 @@ def _suggestions(
             continue
         declared, scope = one.opportunity, _scope(one, own, results)
         # A pair was timed apart from the point: of the same work its room is the point's all the same.
-        most = one.mosts[name] if scope != "point" else min(one.mosts[name], room)
+        bound = one.mosts.get(name)
+        most = bound if bound is None or scope != "point" else min(bound, room)
         yield Suggestion(
             what=f"{declared.what}: {declared.change}",
             why=opportunities.worded(declared, facts),
             by=f"target {results['target']}",
             scope=scope,
-            most=None if most >= 1 else Number(
+            most=None if most is None else Number(
                 value=100 * most, unit="%", metric=declared.metric, tier=row["tier"],
                 trace=at.to(declared.metric) if declared.metric in BY_NAME else None,
             ),
-            tried=_tried(own or one.effect, name),
+            tried=_tried(own or one.effect, name) or (one.elsewhere[0].words() if one.elsewhere else None),
         )  # fmt: skip
 
 

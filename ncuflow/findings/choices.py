@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from ncuflow.expression import holds
+from ncuflow.expression import evaluate, holds
 from ncuflow.findings import noise, statistics
 from ncuflow.findings.noise import CONFIDENCE
 from ncuflow.model import Measurement, NoiseFloor, Point, Results, Row, Turns
@@ -24,6 +24,9 @@ Fixed = tuple[tuple[str, Any], ...]
 Samples = tuple[float, ...]
 ALPHA = 0.01
 APART = 0.05  # by how much pairs with a change differ from those within noise, to be told apart
+FEWEST_RULED = (
+    3  # pairs from which a bound of a parameter is told; of fewer only the values themselves are
+)
 FEWEST_SAMPLES = 8  # per side, for the normal approximation
 # column -> the samples in the results file that it is the median of
 SAMPLES = {
@@ -87,6 +90,11 @@ def effects(choice: Choice, results: Results) -> list[Effect]:
     for first, second in choice.pairs([point["params"] for point in points]):
         base, other = points[first], points[second]
         fixed = choice.fixed(base["params"])
+        if (
+            choice.alone
+            and evaluate(choice.alone, {**base["measurement"], **base["params"]}) is False
+        ):
+            continue
         if choice.after is not None:
             summed = [
                 _apart(base, other, metric, results.get("noise") or {}, fixed, before[fixed])
@@ -280,7 +288,10 @@ def divided(found: Sequence[Effect]) -> list[Subgroup]:
         least, most = (([abs(effect.change) for effect in side]) for side in sides)
         if least and most and min(least) < max(most) + APART:
             return [Subgroup("", tuple(found))]
-    terms = _separating(*sides) if all(sides) else []
+    few = len(found) < FEWEST_RULED
+    terms = _separating(*sides, few) if all(sides) else []
+    if few and len(terms) > 1:
+        terms = []  # two points differ in much: which of it tells them apart, they do not say
     if not terms:
         return [Subgroup("", tuple(found))]
     first, second = (" and ".join(term[side] for term in terms) for side in (0, 1))
@@ -291,13 +302,15 @@ def divided(found: Sequence[Effect]) -> list[Subgroup]:
     ]
 
 
-def _separating(some: Sequence[Effect], others: Sequence[Effect]) -> list[tuple[str, str]]:
-    """The parameters whose values tell some pairs from others: a condition for each side."""
+def _separating(
+    some: Sequence[Effect], others: Sequence[Effect], few: bool
+) -> list[tuple[str, str]]:
+    """The parameters whose values tell some pairs from others: a condition for each side; of few pairs the values themselves."""
     found = []
     for name, _ in some[0].fixed:
         mine: set[Any] = {dict(effect.fixed).get(name) for effect in some}
         theirs: set[Any] = {dict(effect.fixed).get(name) for effect in others}
-        if not all(type(value) in (int, float) for value in mine | theirs):
+        if few or not all(type(value) in (int, float) for value in mine | theirs):
             if not mine & theirs:
                 found.append((_among(name, mine), _among(name, theirs)))
         elif max(mine) < min(theirs):

@@ -24,6 +24,7 @@ from ncuflow.model import Measurement, NoiseFloor, Point
 # right tail.
 NOTCH = 1.57
 CONFIDENCE = 0.95  # of the intervals that pages show
+FASTER = 0.02  # of the time: less is no gain to go for
 MEASURED = tuple(
     c.name for c in COLUMNS if c.kind == "float" and c.source in ("events", "nsys", "ncu")
 )

@@ -1,10 +1,11 @@
 """Opportunities: what the evidence of a target suggests to change, what that can bring at most, and what it brought.
 
-What won comes first, then what nobody tried; what was tried and brought nothing stands last.
+What applies to FlashInfer's default call comes before what applies only to who sets something else. What won comes
+first, then what nobody tried; what was tried and brought nothing stands last.
 
-The most is the bound that a target declares, and never more than the room: what the roofs and an
-empty kernel leave of the time, for the work that is left after the change.
-A trial is an effect, which a target declares as a choice.
+The most is the bound that a target declares: a mechanism, whose condition holds at that launch. What the roofs and an
+empty kernel leave of the time bounds it too, and is none by itself: that every kernel could be at its roof is no advice.
+A trial is an effect, which a target declares as a choice, or what was tried elsewhere (``ncuflow.findings.tried``).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from ncuflow.expression import evaluate, holds
 from ncuflow.findings import choices, limiter
 from ncuflow.findings.choices import STEPS, Effect, Subgroup, divided, with_a_change
 from ncuflow.findings.columns import COLUMNS
+from ncuflow.findings.noise import FASTER
 from ncuflow.findings.scope import Scope, point_scope, possible_names
+from ncuflow.findings.tried import CHANGES, Tried, elsewhere
 from ncuflow.io import BadInput
 from ncuflow.model import Results, Row
 from ncuflow.parsers.registry import METRICS
@@ -48,7 +51,9 @@ class MeasuredOpportunity:
     longer plan() is paid for, None where in turns it was not longer or nothing is saved; calls: effects of the host's call
     of those pairs that save time of the GPU, and take longer where the host launches one after another; untried: beside
     trials, the point without one that could bring much more than the point here, and what it could, of 1; mosts: what it can
-    bring at most at each of the points, of 1.
+    bring at most at each of the points that a mechanism bounds, of 1; bounded: whether one bounds it here, and not the roofs
+    alone; departs: what callers have to set to have any of the points, by name, where none of them is FlashInfer's default call;
+    elsewhere: what was tried of it in other places, which decides where it was not tried here, and else went the other way.
     """
 
     opportunity: Opportunity
@@ -66,38 +71,60 @@ class MeasuredOpportunity:
     untried: tuple[str, float] | None = None
     calls: tuple[Effect, ...] = ()
     mosts: Mapping[str, float] = field(default_factory=dict)
+    bounded: bool = False
+    departs: tuple[tuple[str, Any], ...] = ()
+    elsewhere: tuple[Tried, ...] = ()
 
     @property
     def group(self) -> str:
         """One of ``GROUPS``."""
         if self.effect is None:
-            return UNTRIED
-        return WON if self.effect.change < 0 and self.effect.verdict != "within noise" else LOST
+            return UNTRIED if not self.elsewhere else WON if self.elsewhere[0].faster else LOST
+        return (
+            WON if self.effect.change <= -FASTER and self.effect.verdict != "within noise" else LOST
+        )
 
     @property
     def saved(self) -> float:
         """The shares of the time that its trials saved, added up over their points; 0 where it won nowhere."""
+        if self.effect is None:
+            return -self.elsewhere[0].change if self.group == WON else 0.0
         changed = with_a_change(self.effects) if self.group == WON else []
         return sum(max(0.0, -effect.change) for effect in changed)
 
 
 def found(
-    results: Results, target: Target | None = None, every: Mapping[str, Scope] | None = None
+    results: Results,
+    target: Target | None = None,
+    every: Mapping[str, Scope] | None = None,
+    tried: Sequence[Tried] | None = None,
 ) -> list[MeasuredOpportunity]:
     """The opportunities that show in the results: what saved the most, what could bring the most, what cost the most.
 
-    every: the scopes of the results, where somebody has them. Raises BadInput where a target's declaration is wrong.
+    every: the scopes of the results, where somebody has them; tried: elsewhere, None for all that is known. Raises BadInput where
+    a target's declaration is wrong.
     """
     target = target or known().get(results["target"])
     if target is None:
         return []
     every = scopes(results) if every is None else every
+    others = elsewhere(results) if tried is None else tried
     try:
-        shown = [row for one in target.opportunities for row in _found(one, target, results, every)]
+        shown = [
+            row
+            for one in target.opportunities
+            for row in _found(
+                one, target, results, every, [t for t in others if t.what == one.what]
+            )
+        ]
     except expression.ExpressionError as error:
         raise BadInput(target.file, f"an opportunity: {error}") from None
     kept = [row for row in shown if row.group != UNTRIED or row.most >= LEAST]
-    return sorted(kept, key=lambda row: (GROUPS.index(row.group), -row.saved, -row.most))
+    return sorted(kept, key=_place)
+
+
+def _place(row: MeasuredOpportunity) -> tuple[Any, ...]:
+    return bool(row.departs), GROUPS.index(row.group), -row.saved, -row.most * row.bounded
 
 
 def undecided(
@@ -169,7 +196,11 @@ def _roof_us(facts: Scope, work: str, ceiling: str, scale: float) -> float:
 
 
 def _found(
-    one: Opportunity, target: Target, results: Results, every: Mapping[str, Scope]
+    one: Opportunity,
+    target: Target,
+    results: Results,
+    every: Mapping[str, Scope],
+    others: Sequence[Tried],
 ) -> list[MeasuredOpportunity]:
     """A row for the points that show it; where some gain by it and others lose, one for each."""
     shown = [
@@ -183,25 +214,70 @@ def _found(
     tried, reason = _trials(one, choice, results, set(shown))
     every = {**every, **_as_timed(tried, results, every)}
     parts = divided(tried) if tried else [Subgroup("", ())]
-    bounds = _Bounds(one, every, {effect.base_point: effect.other_point for effect in tried})
+    set_apart = departures(target, results)
+    bounds = _Bounds(
+        one, every, {effect.base_point: effect.other_point for effect in tried}, set_apart
+    )
+    if not tried and others:
+        return _by_others(others, shown, bounds, reason)
     changed = [part for part in parts if with_a_change(part.effects)]
     alike = next((part.where for part in parts if changed and part not in changed), "")
     return [
         replace(
             _row(part, [point for point in shown if not part.where or holds(part.where, every[point])], bounds, reason),
-            alike=alike, layers=_layers(choice, _telling(part.effects), results), calls=_calls(choice, part.effects, results),
+            alike=alike, layers=_layers(choice, telling(part.effects), results), calls=_calls(choice, part.effects, results),
+            elsewhere=_turning(part, others),
         )
         for part in changed or parts
     ]  # fmt: skip
 
 
+def _turning(part: Subgroup, others: Sequence[Tried]) -> tuple[Tried, ...]:
+    """Of what was tried elsewhere that which went the other way than a part of the trials here."""
+    gains = (found := telling(part.effects)) is not None and found.change < 0
+    return tuple(t for t in others if t.verdict != "within noise" and t.faster != gains)
+
+
+def _by_others(
+    others: Sequence[Tried], shown: Sequence[str], bounds: _Bounds, reason: str
+) -> list[MeasuredOpportunity]:
+    """Rows of what was tried elsewhere alone: one for each condition that points here meet, and one for the points of none."""
+    rows, left = [], list(shown)
+    for where in dict.fromkeys(t.where for t in others):
+        mine = [p for p in left if not where or holds(where, bounds.every[p])]
+        if mine:
+            told = sorted((t for t in others if t.where == where), key=lambda t: -t.pairs)
+            row = _row(Subgroup(where if len(mine) < len(shown) else "", ()), mine, bounds, reason)
+            rows.append(replace(row, elsewhere=tuple(told)))
+            left = [p for p in left if p not in mine]
+    return [*rows, *([_row(Subgroup("", ()), left, bounds, reason)] if left else [])]
+
+
+def departures(target: Target, results: Results) -> dict[str, tuple[tuple[str, Any], ...]]:
+    """By point, what its caller sets beside FlashInfer's defaults, or what FlashInfer makes of those on this GPU."""
+    capability = str(dict(results.get("provenance") or {}).get("compute_capability") or "")
+    found = {}
+    for point in results["points"]:
+        params = target.parameters | point["params"]
+        free = target.free(params)
+        made = free | target.resolves({**params, **free}, capability)
+        found[point["point"]] = tuple(
+            (name, params[name])
+            for name in free
+            if params.get(name) not in (free[name], made[name])
+        )
+    return found
+
+
 @dataclass(frozen=True)
 class _Bounds:
-    """What an opportunity can bring at most at a point, of 1. after: the points of its trials with the change."""
+    """What an opportunity can bring at most at a point, of 1. after: the points of its trials with the change; departs: what
+    callers set to have a point."""
 
     one: Opportunity
     every: Mapping[str, Scope]
     after: Mapping[str, str]
+    departs: Mapping[str, tuple[tuple[str, Any], ...]]
 
     def room(self, point: str) -> float:
         """What the roofs leave for the work that remains."""
@@ -211,26 +287,52 @@ class _Bounds:
 
     def most(self, point: str) -> float:
         left = self.room(point)
-        bound = evaluate(self.one.bound, self.every[point])
+        bound = self.mechanism(point)
         return left if bound is None else max(0.0, min(left, bound))
+
+    def mechanism(self, point: str) -> float | None:
+        """What the declared bound says there; None where none is declared, or a value that it needs is not known."""
+        bound = evaluate(self.one.bound, self.every[point]) if self.one.bound else None
+        return None if bound is None else float(bound)
+
+    def bounded(self, point: str) -> bool:
+        """Whether a mechanism bounds it there, and not the roofs alone."""
+        bound = self.mechanism(point)
+        return bound is not None and bound <= self.room(point) * (1 + 1e-9)
+
+    def mostly(self, point: str, other: str) -> bool:
+        """Whether a mechanism leaves much more at a point than another one has."""
+        return self.bounded(point) and self.most(point) >= self.most(other) + MUCH
+
+    def default(self, points: Sequence[str]) -> list[str]:
+        """Those that are FlashInfer's default call; all where none is."""
+        return [point for point in points if not self.departs.get(point)] or list(points)
 
 
 def _row(
     part: Subgroup, points: Sequence[str], bounds: _Bounds, reason: str
 ) -> MeasuredOpportunity:
-    effect = _telling(part.effects)
-    at = effect.base_point if effect else max(points, key=bounds.most)
+    usual = bounds.default([effect.base_point for effect in with_a_change(part.effects)])
+    effect = telling([e for e in part.effects if e.base_point in usual] or part.effects)
+    at = (
+        effect.base_point
+        if effect
+        else max(bounds.default(points), key=lambda p: (bounds.bounded(p), bounds.most(p)))
+    )
+    sets = [set(bounds.departs.get(point) or ()) for point in points]
     untried = [point for point in points if effect and point not in bounds.after]
     left = max(untried, key=bounds.most, default=None)
     return MeasuredOpportunity(
         bounds.one, part.where, at, bounds.every[at], tuple(points), bounds.most(at), bounds.room(at),
         effect, part.effects, reason, None,
-        mosts={point: bounds.most(point) for point in points},
-        untried=(left, bounds.most(left)) if left and 1 > bounds.most(left) >= bounds.most(at) + MUCH else None,
+        mosts={point: bounds.most(point) for point in points if bounds.bounded(point)},
+        untried=(left, bounds.most(left)) if left and bounds.mostly(left, at) else None,
+        bounded=bounds.bounded(at),
+        departs=tuple(sorted(set.intersection(*sets) or sets[0], key=str)) if all(sets) else (),
     )  # fmt: skip
 
 
-def _telling(effects: Sequence[Effect]) -> Effect | None:
+def telling(effects: Sequence[Effect]) -> Effect | None:
     """Of trials the one that changed the most, in the direction of most of them."""
     changed = with_a_change(effects) or effects
     if not changed:
@@ -244,7 +346,7 @@ def _trials(
 ) -> tuple[list[Effect], str]:
     """The effects at the points that show it, and why there is none."""
     if choice is None:
-        return [], one.how
+        return [], one.how or f"`ncuflow try` a change as `{CHANGES}{one.trial}` is"
     by_id = {point["point"]: point for point in results["points"]}
     choice = replace(choice, metrics=(one.metric,))
     pairs = [effect for effect in choices.effects(choice, results) if effect.base_point in shown]

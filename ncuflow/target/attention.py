@@ -54,6 +54,8 @@ PAGED = Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh")
 RAGGED = Symbol("BatchPrefillWithRaggedKVCacheKernel", "attention/prefill.cuh")
 HOPPER = Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh")
 MERGE = Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh")
+# Takes a backend for "auto".
+CHOSEN = Symbol("determine_attention_backend", "utils.py")
 SPLIT = Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh")
 
 
@@ -164,6 +166,14 @@ def resolved(backend: str) -> str:
     arch_list = os.environ.get("FLASHINFER_CUDA_ARCH_LIST")
     hopper = "9.0" in arch_list if arch_list else torch.cuda.get_device_capability() == (9, 0)
     return "fa3" if hopper else "fa2"
+
+
+def resolves(p: Params, capability: str) -> Params:
+    """What FlashInfer makes of the backend "auto" of a prefill: fa3 on compute capability 9.0, but for keys and values of 8 bits
+    under other queries and for sums in float16."""
+    mixed = p.get("kv", "same") != "same" and p["dtype"] != FP8
+    plain = not mixed and p.get("qk", "f32") == "f32"
+    return {"backend": "fa3" if capability == "9.0" and plain else "fa2"}
 
 
 def arguments(p: Params) -> tuple[Any, ...]:

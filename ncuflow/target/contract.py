@@ -44,7 +44,8 @@ class Choice:
     the two values, where they do not say it themselves; after: a value whose launch the base needs before
     its own: both are its time; given: what fixes the parameter, "model" or "traffic",
     where no caller is free to choose it; of_kernels: its values stand for kernels and for nothing else, so that two points
-    which launch the same ones alike differ by noise.
+    which launch the same ones alike differ by noise; alone: what must hold of a base, over its parameters and columns, for the
+    choice to be the pair's only cause: where it is known not to, the pair tells of another one too, and is left out.
     """
 
     key: str
@@ -59,6 +60,7 @@ class Choice:
     after: Any = None
     given: Literal["", "model", "traffic"] = ""
     of_kernels: bool = False
+    alone: str = ""
 
     @property
     def called(self) -> tuple[str, str]:
@@ -158,8 +160,9 @@ class Opportunity:
 
     shown: what the evidence shows; where: the points at which it shows; symbol:
     where FlashInfer's source decides it; change: what to do; bound: the share of the time, of 1, that
-    it can save there at most, where that is less than the room under the roofs; choice: the key of
-    the choice that tries it, ``inverted`` where its base is what is advised; relaunches: it is
+    it can save there at most by its mechanism, "" where nothing but a roof bounds it, which is no advice; choice: the key of
+    the choice that tries it, ``inverted`` where its base is what is advised; trial: the change in ``examples/changes`` that is
+    one of it; relaunches: it is
     tried only where other kernels or grids ran; other_work: it does other work than the launch here, whose roofs
     bound nothing then; how: to try it where no choice does; metric: the time that it saves.
     """
@@ -169,8 +172,9 @@ class Opportunity:
     where: str
     symbol: Symbol
     change: str
-    bound: str = "1"
+    bound: str = ""
     choice: str = ""
+    trial: str = ""
     inverted: bool = False
     relaunches: bool = False
     other_work: bool = False
@@ -197,6 +201,7 @@ class Target:
     memory     bytes that a point takes on the GPU; its work's unless given
     edges      parameters that replace those of a point, a set for each input at which kernels go wrong: checked, not timed
     free       parameters of a point that its caller chooses without another result, each with FlashInfer's default
+    resolves   what FlashInfer makes of these defaults on a GPU of a compute capability, "9.0", where that is told by them
     tuned      what of a point's parameters a runner of an operation of FlashInfer's autotuner has at shapes of its tensors; None
                of others
     asked      how FlashInfer is asked for what a point chooses of these: arguments by call, "wrapper", "plan" or "run"
@@ -224,6 +229,7 @@ class Target:
     memory: Callable[[Params], int] | None = None
     edges: Callable[[Params], Sequence[Params]] = lambda p: ()
     free: Callable[[Params], Params] = lambda p: {}
+    resolves: Callable[[Params, str], Params] = lambda p, capability: {}
     asked: Callable[[Params], dict[str, Params]] = lambda p: {}
     tuned: Callable[[str, str, Sequence[Sequence[int]]], Params | None] = lambda op, runner, s: None
     written: Callable[[Params], int] | None = None

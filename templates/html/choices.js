@@ -95,7 +95,7 @@ const GROUPS = [
 ];
 
 const AT_MOST =
-  "At most: of the time, as the counters bound it and never more than the roofs leave. It brought: the change of that time with its interval.";
+  "At most: of the time, as a mechanism bounds it whose condition holds there; a dash where nothing but the roofs does. It brought: the change of that time with its interval.";
 
 /** Opportunities as the finding groups and ranks them: what shows it, the most that it can bring, and what it brought. */
 function opportunities(evidence, side) {
@@ -109,7 +109,12 @@ function opportunities(evidence, side) {
 function row(evidence, side, target, one) {
   const point = evidence.link(side, `${target.name}/${one.at}`, one.at);
   return [
-    [h("b", one.what), one.where && [", where ", h("code", one.where)], h("div.note", target.title)],
+    [
+      h("b", one.what),
+      one.where && [", where ", h("code", one.where)],
+      one.sets && [", only with ", h("code", one.sets)],
+      h("div.note", target.title),
+    ],
     [code(one.shown), ", at ", point, one.more > 0 && ` and ${one.more} more`],
     [code(one.change), h("div.note", "decided at ", h("code", one.source))],
     one.most,
@@ -125,7 +130,8 @@ function code(text) {
 /** The best opportunity of a target as a cell: a finding's where there is one, else the choice that differs most. */
 export function best(target) {
   const told = target.opportunities.find((one) => one.group !== "lost");
-  const brought = told?.brought.startsWith("not tried") ? `at most −${told.most}` : told?.brought.split(/ \(|[,;]/)[0];
+  const bound = told?.most === "–" ? "not tried" : `at most −${told?.most}`;
+  const brought = told?.brought.startsWith("not tried") ? bound : told?.brought.split(/ \(|[,;]/)[0];
   const text = told ? `${told.what}: ${brought}` : bestChoice(target);
   return text ? h("a", { href: href("choices", { at: target.name }) }, text) : "–";
 }

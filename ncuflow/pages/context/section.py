@@ -10,23 +10,17 @@ from ncuflow import format as fmt
 from ncuflow.findings import ceilings, limiter
 from ncuflow.findings.choices import STEPS, Effect, summary
 from ncuflow.findings.join import main_kernel
-from ncuflow.findings.opportunities import (
-    LOST,
-    MeasuredOpportunity,
-    found,
-    scopes,
-    undecided,
-    worded,
-)
+from ncuflow.findings.opportunities import MeasuredOpportunity, found, scopes, undecided, worded
 from ncuflow.findings.scope import Scope
 from ncuflow.format import change
-from ncuflow.model import Point, Results
+from ncuflow.model import Measurement, Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.context.series import PAST_DRAM, axis_of, best, spread, usual
 from ncuflow.target.contract import known
 from ncuflow.target.source import Symbol
 
-MOST_ROWS = 8  # of a table on a page; the CSV beside it has them all
+MOST_ELSEWHERE = 2  # trials in other places that a row tells
+MOST_ROWS = 7  # of a table on a page; the CSV beside it has them all
 
 
 def title(name: str) -> str:
@@ -69,18 +63,18 @@ def target_section(results: Results, index: Any = None) -> Context:
         "best": top and _point_context(top),
         "passed": top and ceilings.passed(results["ceilings"], top["measurement"], axis.rate),
         "floor": median(floors) if floors else None,
-        "limiters": _limiters(good),
-        "span": _span(good),
         "launches": sum(
             m["time_cold_us"] < 2 * m["time_floor_us"]
             for m in (p["measurement"] for p in good)
             if m["time_cold_us"] and m.get("time_floor_us")
         ),
+        "waiting": sorted(
+            (_point_context(p) for p in good if _host_bound(p["measurement"])), key=_time
+        ),
         "past_dram": sum(
             (p["measurement"].get("bytes_beyond_dram_pct") or 0) >= PAST_DRAM for p in good
         ),
         "opportunities": advice,
-        "first": opportunity_first(advice, top and top["point"]),
         "looked": bool(target and target.opportunities),
         "undecided": undecided(results, every=every),
         "has_counters": any(p["measurement"]["time_ncu_us"] for p in good),
@@ -100,6 +94,12 @@ def _point_context(point: Point) -> Context:
     }
 
 
+def _host_bound(row: Measurement) -> bool:
+    """Whether the host's call takes longer than its kernels, the inputs in DRAM."""
+    host, gpu = row["host_launch_us"], row["time_cold_us"]
+    return host is not None and gpu is not None and host > gpu
+
+
 def _own_l2(point: Point) -> float | None:
     """How busy L2 is by its own counters: ncu's L2 throughput has the fills from DRAM in it, and follows DRAM."""
     main = main_kernel(point["kernels"])
@@ -114,24 +114,6 @@ def _by_problem(points: list[Point]) -> list[tuple[str, list[str]]]:
         if problems := point["measurement"]["problems"]:
             found.setdefault(problems, []).append(point["point"])
     return list(found.items())
-
-
-def _limiters(points: list[Point]) -> list[Context]:
-    """How many points have each verdict, the most frequent first, with the range of sizes; those without counters aside."""
-    groups: dict[str, list[Context]] = {}
-    for point in points:
-        if said := limiter.kind(point["measurement"]):
-            groups.setdefault(said, []).append(_point_context(point))
-    return [
-        {"limiter": name, "count": len(members), "fastest": min(members, key=_time), "slowest": max(members, key=_time)}
-        for name, members in sorted(groups.items(), key=lambda g: -len(g[1]))
-    ]  # fmt: skip
-
-
-def _span(points: list[Point]) -> tuple[float, float] | None:
-    """The shortest and the longest cold time, in µs."""
-    times = [m["time_cold_us"] for p in points if (m := p["measurement"])["time_cold_us"]]
-    return (min(times), max(times)) if times else None
 
 
 def _time(shown: Context) -> float:
@@ -151,13 +133,6 @@ def opportunity_rows(
     return [_opportunity(one, results["target"], index) for one in found(results, every=every)]
 
 
-def opportunity_first(rows: Sequence[Context], headline: str | None) -> list[Context]:
-    """What to try first at the point of the headline, and before it what saves most elsewhere, where that is something else."""
-    hopeful = [row for row in rows if row["group"] != LOST]
-    there = [row for row in hopeful if headline in row["points"]]
-    return list({row["what"]: row for row in (*hopeful[:1], *there[:1])}.values())
-
-
 def _opportunity(one: MeasuredOpportunity, target: str, index: Any) -> Context:
     declared = one.opportunity
     return {
@@ -171,12 +146,13 @@ def _opportunity(one: MeasuredOpportunity, target: str, index: Any) -> Context:
         "source": file_and_line(declared.symbol, target, index),
         "change": declared.change,
         "same_work": declared.metric not in STEPS and not declared.other_work,
-        "most": "no bound known" if one.most >= 1 else fmt.percent(one.most) + " of a step" * (declared.metric in STEPS),
+        "most": fmt.percent(one.most) + " of a step" * (declared.metric in STEPS) if one.bounded else fmt.MISSING,
+        "sets": ", ".join(f"{name}={value}" for name, value in one.departs),
         "brought": brought(one),
         "reason": one.reason,
         "saved": one.saved,
-        "bound": one.most,
-        "changed": change(one.effect.change) if one.effect else None,
+        "bound": one.most if one.bounded else 0.0,
+        "changed": change(told.change) if (told := one.effect or next(iter(one.elsewhere), None)) else None,
         "pairs": len(one.effects),
         "spread": ranged(over) if (over := summary(one.effects)) else "",
     }  # fmt: skip
@@ -186,7 +162,7 @@ def brought(one: MeasuredOpportunity) -> str:
     """What the trial changed, with its interval and the range over all; or why there is none, and how to try."""
     effect = one.effect
     if effect is None:
-        return f"not tried: {one.reason}"
+        return "; ".join(t.words(one.where) for t in one.elsewhere) or f"not tried: {one.reason}"
     text = f"{change(effect.change)}"
     if effect.low is not None and effect.high is not None:
         text += f" ({change(effect.low)} to {change(effect.high)})"
@@ -200,6 +176,8 @@ def brought(one: MeasuredOpportunity) -> str:
         text += f"; its plan() takes longer, which {one.layers} {'launch pays' if one.layers == 1 else 'launches pay'} for"
     if one.calls:
         text += _calls(one.calls)
+    if one.elsewhere:
+        text += f"; the other way elsewhere: {'; '.join(t.words() for t in one.elsewhere[:MOST_ELSEWHERE])}"
     if one.untried:
         text += f"; not tried at `{one.untried[0].split('/', 1)[1]}`, at most {fmt.percent(one.untried[1])}"
     return text

@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from ncuflow.evidence.provenance import one_line
 from ncuflow.findings import sanity
 from ncuflow.findings.ceilings import flat_roofs, roofless
-from ncuflow.findings.join import main_kernel
+from ncuflow.findings.join import is_merge, main_kernel
 from ncuflow.io import write_text
 from ncuflow.model import Measurement, Point, Provenance, Results
 from ncuflow.pages.context.series import Curve, axis_of, drawn, series_of, spread, tensor_kinds
@@ -250,7 +250,7 @@ def stalls(results: Results) -> Figure:
             totals[reason] += share
     named = (reason for reason in totals if reason not in ("issued", OTHER))
     reasons = sorted(named, key=lambda reason: -totals[reason])[:MOST_REASONS]
-    labels = [p["point"].split("/", 1)[1] for p in points]
+    labels = [p["point"].split("/", 1)[1] + _of_merge(p) for p in points]
     margin = 0.2 + 0.066 * max((len(label) for label in labels), default=0)
     figure, axes = new(1.3 + 0.26 * max(len(rows), 1), left=margin, right=1.55)
     left = [0.0] * len(rows)
@@ -275,6 +275,12 @@ def stalls(results: Results) -> Figure:
     axes.grid(axis="y", visible=False)
     _legend(axes)
     return figure
+
+
+def _of_merge(point: Point) -> str:
+    """What a bar says where the longest kernel is not the target's own, but merges what that split."""
+    main = main_kernel(point["kernels"])
+    return " (its merge)" if main and is_merge(main) else ""
 
 
 def _has_stalls(point: Point) -> bool:

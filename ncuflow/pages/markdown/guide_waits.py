@@ -19,6 +19,9 @@ from ncuflow.target.contract import Choice, Option, known
 
 MOST_TREES = 2
 REMEDIES: dict[str, str] = read_yaml(resource("templates/guide/remedies.yaml"))
+OCCUPANCY = (
+    "TheoreticalOccupancy"  # NVIDIA's rule of what a launch allows: the table of launches has it
+)
 LEAST_SHOWN = 0.01  # of all cycles: a smaller reason is not drawn
 
 
@@ -66,7 +69,7 @@ def _stall_context(point: str | None, kernel: Kernel, deep: bool) -> Context | N
         "tree": tree,
         "lines": drawn(tree),
         "top": [(r, _most_at(kernel, r.reason)) for r in tree.top()],
-        "rules": waits.advice(kernel),
+        "rules": [rule for rule in waits.advice(kernel, 3) if rule["rule"] != OCCUPANCY][:2],
     }
 
 
@@ -132,6 +135,7 @@ def hot_kernels(deep: list[Kernel], index: Any, version: str | None) -> list[Con
     return out
 
 
+HOST = "host_launch_us"  # what shortens it may lengthen the kernels, which stand beside it
 METRICS = {
     "time_cold_us": "cold time",
     "time_hot_us": "hot time",
@@ -178,6 +182,11 @@ def _choice(choice: Choice, results: Results) -> Context:
         "summary": counted,
         "fared": counted and fared(counted),
         "metric": METRICS.get(choice.metrics[0], BY_NAME[choice.metrics[0]].formula),
+        "beside": [
+            {"metric": METRICS.get(metric, metric), "fared": fared(of), "summary": of}
+            for metric in (choice.metrics[1:] if choice.metrics[0] == HOST else ())
+            if (of := summary([p for p in found if p.metric == metric]))
+        ],
         "pairs": _pairs(first, results["points"]),
     }
 

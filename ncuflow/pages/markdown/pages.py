@@ -111,14 +111,15 @@ def report_context(results: Mapping[str, Results], sections: Mapping[str, Contex
 
 
 def to_try(sections: Mapping[str, Context]) -> list[Context]:
-    """The opportunities of all kernels as their pages have them, by what they saved, then by what they can of the same work."""
+    """The opportunities of all kernels as their pages have them, at FlashInfer's default calls, by what they saved, then by what
+    they can of the same work."""
     rows = [
         row | {"target": section["name"], "title": section["title"]}
         for section in sections.values()
         for row in section["opportunities"]
     ]
     return sorted(
-        rows,
+        (row for row in rows if not row["sets"]),
         key=lambda row: (
             GROUPS.index(row["group"]),
             -row["saved"],
@@ -141,7 +142,8 @@ def conclusion(
     rated = sorted(
         (share, section["title"])
         for section in sections.values()
-        if section["best"] and (share := _share(section)) is not None
+        # a point that is itself the ceiling is near to nothing but itself
+        if section["best"] and not section["passed"] and (share := _share(section)) is not None
     )
     by_group: dict[str, list[Context]] = {group: [] for group in GROUPS}
     for row in rows:

@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from ncuflow.evidence.provenance import TIERS, named, one_line
 from ncuflow.findings.limiter import CEILING, DRAW, LATENCY, label, words
-from ncuflow.findings.noise import CONFIDENCE
+from ncuflow.findings.noise import CONFIDENCE, FASTER
 from ncuflow.format import MISSING, micro, number, pct, percent, si, with_unit
 from ncuflow.model import SOFTWARE, Measurement
 from ncuflow.pages.context.findings import Struck
@@ -218,5 +218,11 @@ def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
         "SOFTWARE": SOFTWARE,
         "TIERS": TIERS,
     }
-    env.globals |= {"CEILING": CEILING, "DRAW": DRAW, "LATENCY": LATENCY, "CONFIDENCE": CONFIDENCE}
+    env.globals |= {
+        "CEILING": CEILING,
+        "DRAW": DRAW,
+        "LATENCY": LATENCY,
+        "CONFIDENCE": CONFIDENCE,
+        "FASTER": FASTER,
+    }
     return env
