@@ -28,7 +28,8 @@ def test_a_kept_advice_is_of_one_gpu_and_of_shapes_that_were_raced(folder: Path)
         assert shape.choices[0].point == shape.shape
         target = load(shape.target)
         for one in some(shape.choices):
-            assert target.point_id({**shape.params, **one.settings}) == one.point
+            params = target.completed({**shape.params, **one.settings})
+            assert target.point_id(params) == one.point
             assert (one.fate in ("best", "slower", "undecided")) == (one.time_us is not None)
             # Who leaves is slower for sure by more than the default differs from itself.
             if one.fate == "slower":

@@ -19,7 +19,7 @@ import pytest
 from fake_device import Device, fake_target, made, points_file
 
 from ncuflow.cli import dispatch
-from ncuflow.gpu import nvml
+from ncuflow.gpu import lock, nvml
 from ncuflow.run import builds, gpu
 from ncuflow.run import launch as running
 
@@ -110,12 +110,12 @@ def test_cuda_begins_when_modules_stand_and_before_the_gpu_is_held(
     """Where nobody compiles the driver makes the context while the libraries load."""
     monkeypatch.setattr(nvml, "capabilities", lambda: ["9.0"])
     monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
-    lock = tmp_path / "gpu.lock"
-    monkeypatch.setenv(lock.WAIT, str(lock))
+    place = tmp_path / "gpu.lock"
+    monkeypatch.setenv(lock.WAIT, str(place))
     device, order = Device(), []
 
     def notes(what: str) -> None:
-        with lock.open("a") as own:
+        with place.open("a") as own:
             try:
                 fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
