@@ -3,11 +3,11 @@
 >>> import ncuflow
 >>> report = ncuflow.read("recordings/h200/0.7.2/default/decode/deep/deep.ncu-rep.xz")
 >>> report.kernels["dram_throughput_pct"].round(1).to_list()
-[90.7, 62.2, 4.0]
+[62.2, 3.9, 81.3]
 >>> report.kernels.attrs["units"]["dram_throughput_pct"]
 '%'
 >>> print(report.explain(0).limit.words)
-bound by DRAM (91 % of its peak)
+instruction issue 74 %, L1/shared 68 % and waits
 """
 
 from __future__ import annotations

@@ -27,6 +27,12 @@ _HINTS = {
     "lfs": " (fetch it with `git lfs pull`)",
 }
 
+# How nsys begins what it says of a process without events of a kind.
+NOTHING_OF_A_PROCESS = {
+    "NVTX": ("No NVTX events collected",),
+    "CUDA": ("No CUDA events collected", "CUDA profiling might have not been started"),
+}
+
 
 class Database:
     """An export opened read-only. Raises BadInput where the file is none, truncated or damaged."""
@@ -116,13 +122,25 @@ class Database:
         return max((value for value in found if value), default=None)
 
     def warnings(self) -> Iterator[str]:
-        """What nsys itself warns of (severity above information), each text once."""
-        texts = [
-            text.strip()
+        """What nsys itself warns of (severity above information), each text once.
+
+        It says of each process that nothing was collected from it: that is a warning only where nothing was from any.
+        """
+        said = [
+            (integer(severity) or 0, text.strip())
             for severity, text in self.rows("DIAGNOSTIC_EVENT", "severity", "text")
-            if (integer(severity) or 0) > 1 and isinstance(text, str)
+            if isinstance(text, str)
         ]
-        return iter(dict.fromkeys(texts))
+        of_others = tuple(
+            start
+            for kind, starts in NOTHING_OF_A_PROCESS.items()
+            if any(text.startswith(f"Number of {kind} events collected:") for _, text in said)
+            for start in starts
+        )
+        warned = (
+            text for severity, text in said if severity > 1 and not text.startswith(of_others)
+        )
+        return iter(dict.fromkeys(warned))
 
 
 def integer(value: Any) -> int | None:

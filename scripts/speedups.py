@@ -90,7 +90,8 @@ def page(found: Speedup) -> str:
         "alpha": trials[0].alpha,
         "machines": [(t.gpu, t.driver, t.flashinfer, t.date) for t in trials],
         "why": [
-            list(text.reasons(p)) for t in trials for p in _timed(t) if p.causes and p.point in found.holds
+            [f"{t.gpu}, {first}", *rest] for t in trials for p in _timed(t) if p.causes and p.point in found.holds
+            for first, *rest in [text.reasons(p)]
         ],
         "right": [(t.gpu, *_right(t)) for t in trials],
         "command": example.tried_at([*example.blocks, *example.elsewhere]),

@@ -229,6 +229,7 @@ TARGET = Target(
     unable=unable,
     edges=lambda p: attention.edges(p, "kv_len", kv_heads=16),
     free=lambda p: dict(_FREE),
+    traits=attention.traits("kv_len"),
     asked=asked,
     # on tensor cores a prefill kernel runs; "auto" has been fa3 in some versions
     stops_tracing=lambda p: (
@@ -346,7 +347,8 @@ TARGET = Target(
             "cores",
             "cuda",
             "tensor",
-            where="kv_heads < qo_heads and backend in ('auto', 'fa2')",
+            # both split a single sequence, of many the CUDA cores' plan() alone does
+            where="kv_heads < qo_heads and backend in ('auto', 'fa2') and batch > 1",
             ignoring=("backend",),
         ),
         Choice("decode_backend", "fa2 or fa3 on tensor cores", "backend", "fa2", "fa3"),
@@ -495,7 +497,7 @@ TARGET = Target(
             symbol=attention.SPLIT,
             change="lower `min_kv_chunk_size`, which `PrefillBinarySearchKVChunkSize` starts from, where sequences × KV "
             "heads leave SMs empty",
-            how="change `min_kv_chunk_size` in `PrefillSplitQOKVIndptr`, and `ncuflow try` the patch",
+            how="`ncuflow try` such a patch",
         ),
     ),
 )

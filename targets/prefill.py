@@ -391,11 +391,11 @@ TARGET = Target(
         Choice("backend", "fa2 or fa3", "backend", "fa2", "fa3", alone="merge_pct == 0"),
         Choice(
             "backend_whole",
-            "fa2 without its split, or fa3",
+            "fa2 without its split, or FlashInfer's choice",
             "backend",
             "fa2",
-            "fa3",
-            where="split == 'off' or backend == 'fa3'",
+            "auto",
+            where="split == 'off' or backend == 'auto'",
             ignoring=("split",),
         ),
         Choice("prefill_trtllm", "fa2 or trtllm-gen", "backend", "fa2", "trtllm-gen"),
@@ -407,6 +407,7 @@ TARGET = Target(
             "fa2",
             "auto",
             of_kernels=True,
+            alone="merge_pct == 0",
         ),
         *uneven("prefill", ", whose squares add up to more work"),
         Choice(  # a ragged KV has no pages
@@ -462,15 +463,15 @@ TARGET = Target(
             "(HMMA) can; schedulers of the attention kernel issue in {split_issue_active} of "
             "its cycles",
             # the merge of a split is another cause, which "no split" removes
-            where="backend == 'fa2' and split == 'auto' and kv == 'same' and merge_pct == 0",
+            where="info_backend == 'fa2' and split == 'auto' and kv == 'same' and merge_pct == 0",
             symbol=attention.CHOSEN,
             change='`backend="fa3"`; the default `"auto"` takes it on compute capability 9.0',
-            choice="backend",
+            choice="prefill_auto",
         ),
         Opportunity(
             what="queries, keys and values of 8 bits",
             shown="the tensor pipe is busy {tensor_pipe_elapsed_pct} of the time, at half the rate that it has for 8 bits",
-            where="backend == 'fa3' and dtype == 'f16' and kv == 'same' and soft_cap == 0 and busiest_unit == 'tensor'",
+            where="info_backend == 'fa3' and dtype == 'f16' and kv == 'same' and soft_cap == 0 and busiest_unit == 'tensor'",
             bound="0.5",
             other_work=True,
             symbol=_FP8_KERNEL,
@@ -503,7 +504,7 @@ TARGET = Target(
         Opportunity(
             what="chunks of 16 pages",
             shown="launch and tail take {tail_pct} of the time, missing blocks {blocks_pct}",
-            where="backend == 'fa2' and split == 'auto' and tail_pct + blocks_pct > 20",
+            where="info_backend == 'fa2' and split == 'auto' and tail_pct + blocks_pct > 20",
             bound="(tail_pct + blocks_pct) / 100",
             symbol=Symbol(_CHUNKS, "attention/scheduler.cuh"),
             change="`plan(fixed_split_size=16)`",
@@ -512,21 +513,24 @@ TARGET = Target(
         ),
         Opportunity(
             what="heads on the fast axis of the grid, the longest query tiles first",
-            shown="launch and tail take {tail_pct} of the time: the KV head is the slow axis (`blockIdx.z`), and under it the "
-            "query tiles of a causal mask go from the lightest to the heaviest: those of the last head start last",
-            where="backend == 'fa2' and causal and tail_pct >= 10 and waves > 1 and merge_pct == 0 and split == 'auto'",
+            shown="launch and tail take {tail_pct} of the time: `plan()` numbers the query tiles of a causal mask from the "
+            "shortest to the longest, and the KV head is the slow axis of the grid (`blockIdx.z`): the longest tiles of the "
+            "last head start last",
+            # blocks of a grid that all start at once share SMs in that order as well
+            where="info_backend == 'fa2' and causal and tail_pct >= 10 and grid_size > gpu_sm_count and merge_pct == 0 "
+            "and split == 'auto'",
             bound="tail_pct / 100",
             symbol=Symbol("BatchPrefillWithPagedKVCacheDispatched", "attention/prefill.cuh"),
-            change="a grid whose fast axis is the KV head, and query tiles numbered from the last to the first: that alone "
-            "leaves each head its light tiles",
-            how="change `dim3 nblks` and the loop over `q_tile_idx` in `PrefillSplitQOKVIndptr`, and `ncuflow try` the patch",
+            change="a grid of one axis, in the paged and the ragged kernel: the KV head changes fastest, and query tiles go from "
+            "the last to the first; `plan()` stays as it is",
+            trial="prefill-heads-fast",
         ),
         Opportunity(
             what="contiguous K and V instead of pages",
             shown="pages are gathered by a producer warpgroup with cp.async, with no TMA, and CTA_KV is smaller: "
             "schedulers issue in {issue_active} of their active cycles, "
             "the tensor pipe is busy {tensor_pipe_elapsed_pct} of the time",
-            where="backend == 'fa3' and layout == 'paged'",
+            where="info_backend == 'fa3' and layout == 'paged'",
             symbol=Symbol("load", "attention/hopper/sparse_mainloop.cuh"),
             change="prefill new tokens through `BatchPrefillWithRaggedKVCacheWrapper` before they are appended to the cache",
             choice="layout",

@@ -105,13 +105,13 @@ class MadeTrace:
 
 
 def decode_step(
-    trace: MadeTrace, *, batch: int = 32, pages: int = 4096, idle: float = 0, graph: int | None = None
+    trace: MadeTrace, *, batch: int = 32, pages: int = 4096, chunks: int = 4, idle: float = 0, graph: int | None = None
 ) -> None:  # fmt: skip
-    """A step of decode of so many sequences, whose caches have so many pages of 16 together."""
+    """A step of decode of so many sequences in so many chunks each, whose caches have so many pages of 16 together."""
     if graph is None:
         for size in (8 * batch, 4 * (batch + 1), 4 * pages, 4 * batch, 4 * (batch + 1)):
             trace.copy(size)
-    layers(trace, batch, DECODE, (4 * batch, 8, 1), (16, 4, 2), 9216, idle=idle, graph=graph)
+    layers(trace, batch, DECODE, (chunks * batch, 8, 1), (16, 4, 2), 9216, idle=idle, graph=graph)
 
 
 def prefill_step(trace: MadeTrace, *, tokens: int = 2048, idle: float = 0) -> None:

@@ -193,14 +193,14 @@ def launches():
     ("point", "kernel", "units", "verdict"),
     [
         # Above half of the time a unit is not the limit yet: two of five cycles of each of these are waits.
-        ("prefill/paged_S8192_B1_H32_K32_D128_f16_fa2_c", "BatchPrefill", ["latency"], "latency"),
+        ("prefill/paged_S8192_B1_H32_K8_D128_f16_fa2_c", "BatchPrefill", ["latency"], "latency"),
         ("mla_decode/B128_L2048_H128_P64_bf16_fa3", "MLA", ["latency"], "latency"),
         # The same bytes take SiLU 85 µs and this 99: erf's instructions limit it beside DRAM.
         ("activation/gelu_T4096_D14336_bf16", "", ["dram", "issue"], "partly"),
         ("activation/silu_T4096_D14336_bf16", "", ["dram", None], "bound"),
         # Two thirds of the time are the merge's.
         ("prefill/paged_S512_B1_H32_K32_D128_f16_fa2_c", MERGE, ["issue", None], "partly"),
-        ("prefill/paged_S1024_B1_H32_K32_D128_f16_fa2_c_split16", MERGE, ["issue", None], "partly"),
+        ("prefill/paged_S512_B1_H32_K8_D128_f16_fa2_c_split16", MERGE, ["issue", None], "partly"),
     ],
 )  # fmt: skip
 def test_what_an_expert_says_of_recorded_launches(launches, point, kernel, units, verdict):

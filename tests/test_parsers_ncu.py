@@ -133,34 +133,39 @@ def by_kernel(rows, value):
 
 
 @pytest.mark.parametrize(
-    ("point", "gflop", "instruction", "ceiling"),
+    ("point", "pairs", "gflop", "instruction", "ceiling"),
     [
         (
             "prefill/paged_S4096_B1_H32_K32_D128_f16_fa2_c",
+            4096 * 4096 / 2,
             146.2,
             "op_hmma_src_fp16",
             (600e12, 680e12),
         ),
         (
-            "prefill/paged_S4096_B1_H32_K32_D128_f16_fa3_c",
+            "prefill/paged_S4096_B1_H32_K8_D128_f16_auto_c",
+            4096 * 4096 / 2,
             143.9,
             "op_hgmma_src_fp16",
             (890e12, 970e12),
         ),
         (
-            "prefill/paged_S4096_B1_H32_K32_D128_f16_fa2_f",
-            283.5,
+            "prefill/paged_S2048_C8192_B1_H32_K8_D128_f16_fa2_c",
+            2048 * 8192 + 2048 * 2048 / 2,
+            320.0,
             "op_hmma_src_fp16",
             (600e12, 680e12),
         ),
     ],
 )
 def test_tensor_work_and_the_ceiling_of_the_instruction_that_ran(
-    point, gflop, instruction, ceiling
+    point, pairs, gflop, instruction, ceiling
 ):
+    """Of 32 heads of 128, and the masked part of the tiles on the diagonal beyond what the mask leaves."""
     report = recorded("prefill")
     rows = {m["key"]: m for m in report.metrics if m["point"] == point}  # the last kernel is ours
     assert rows["tensor_flops"]["value"] / 1e9 == pytest.approx(gflop, abs=0.05)
+    assert 1.03 < rows["tensor_flops"]["value"] / (4 * 32 * 128 * pairs) < 1.07
     assert instruction in rows["tensor_flops"]["metric"]
     assert instruction in rows["tensor_flops_peak_per_second"]["metric"]
     assert ceiling[0] < rows["tensor_flops_peak_per_second"]["value"] < ceiling[1]

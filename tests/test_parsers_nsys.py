@@ -358,6 +358,21 @@ def test_what_nsys_itself_warns_of_is_passed_on(path):
     ]
 
 
+@pytest.mark.parametrize("kind", ["NVTX", "CUDA"])
+def test_a_process_without_events_is_no_warning_where_another_had_some(path, kind):
+    none = {f"No {of} events collected. Does the process use {of}?" for of in ("NVTX", "CUDA")}
+    none.add("CUDA profiling might have not been started correctly.")
+    export = one_point()
+    for text in (*sorted(none), "events lost"):
+        export.add("DIAGNOSTIC_EVENT", severity=2, text=text)
+    found = nsys.read(export.write(path)).problems
+    assert {f"nsys: {text}" for text in none} < set(found)
+    export.add("DIAGNOSTIC_EVENT", severity=1, text=f"Number of {kind} events collected: \t481.")
+    found = nsys.read(export.write(path.with_name("other.sqlite"))).problems
+    kept = {f"nsys: {text}" for text in (*none, "events lost") if kind not in text}
+    assert {text for text in found if text.startswith("nsys: ")} == kept
+
+
 @pytest.mark.parametrize("suffix", ["-wal", "-journal"])
 def test_a_trace_whose_writer_was_killed_is_refused(path, suffix):
     one_point().write(path)

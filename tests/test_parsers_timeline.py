@@ -17,6 +17,7 @@ from ncuflow.cli import dispatch
 from ncuflow.findings import profiled
 from ncuflow.io import BadInput
 from ncuflow.parsers import nsys, torch_trace
+from ncuflow.parsers.demangled import cute_name
 from ncuflow.parsers.timeline import Columns, Launched, Timeline
 from ncuflow.view import files
 
@@ -139,7 +140,7 @@ def test_a_timeline_is_what_the_rows_of_an_export_say(path):
         assert (one.kind, call) == (row["kind"], row["api_start_ns"])
         assert (graph >= 0) == row["graph"]
         if one.kind == "kernel":
-            assert one.name == row["demangled"]
+            assert one.name == cute_name(row["demangled"])
             assert ",".join(map(str, one.grid)) == row["grid"]
 
 

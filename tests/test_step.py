@@ -41,6 +41,7 @@ from ncuflow.step.record import KernelOfStep, StepAnswer, StepGroup
 from ncuflow.step.reference import Machine, roof
 from ncuflow.step.shapes import NOTHING
 from ncuflow.step.text import each_text, report, roof_text
+from ncuflow.target.attention import lengths
 from ncuflow.target.contract import known
 
 # One of each kind: the default sweep's on a GPU, and the other targets'.
@@ -422,9 +423,10 @@ def truth(target: str, p: dict[str, Any]) -> dict[str, int]:
         case "decode":
             return found | {"decodes": p["batch"], "decodes_kv_tokens": p["batch"] * p["kv_len"]}
         case "prefill":
-            count = p["batch"] * p["seq_len"]
-            found |= {"prompts": p["batch"], "prompt_tokens": count, "prompt_kv_tokens": count}
-            return found | {"prompt_squares": count * p["seq_len"]}
+            own = lengths(p, "seq_len")
+            read = sum(own) + p["cached"] * sum(1 for length in own if length)
+            found |= {"prompts": p["batch"], "prompt_tokens": sum(own), "prompt_kv_tokens": read}
+            return found | {"prompt_squares": sum(length**2 for length in own)}
     return found
 
 
@@ -672,17 +674,27 @@ def test_plan_is_of_the_host(tmp_path):
 def test_a_gain_is_what_was_measured_and_never_more_than_the_share(tmp_path):
     trace = MadeTrace()
     for _ in range(3):
-        decode_step(trace)
-    one = group(answer(trace, tmp_path, known=["page_size=16"]), "decode")
+        decode_step(trace, batch=8, pages=1024, chunks=16)
+    one = group(answer(trace, tmp_path, "NVIDIA H200", known=["page_size=16"]), "decode")
     shares = {row.name: row.share for row in one.kernels}
     for row in some(one.gains):
         assert 0 < row.low_pct <= row.high_pct <= row.share_pct
         assert row.share_pct <= sum(shares.values())
     assert [row.high_pct for row in one.gains] == sorted((row.high_pct for row in one.gains), reverse=True)  # fmt: skip
     cores = next(row for row in one.gains if row.choice == "cores_grouped")
-    assert cores.pairs[:2] == ["decode/B32_L2048_H32_K8_D128_P16_f16_cc", "decode/B32_L2048_H32_K8_D128_P16_f16_tc"]  # fmt: skip
+    assert cores.pairs[:2] == ["decode/B8_L2048_H32_K8_D128_P16_f16_cc", "decode/B8_L2048_H32_K8_D128_P16_f16_tc"]  # fmt: skip
     assert cores.change == "cuda → tensor"
     assert cores.high_pct < cores.share_pct / 2  # no pair gained as much
+
+
+def test_a_gain_that_lengths_decide_is_none_of_a_launch_that_does_not_tell_them(tmp_path):
+    """32 sequences of one length gain by tensor cores, and as many tokens in uneven ones lose."""
+    trace = MadeTrace()
+    for _ in range(3):
+        decode_step(trace)
+    one = group(answer(trace, tmp_path, "NVIDIA H200", known=["page_size=16"]), "decode")
+    assert [row for row in one.kernels if "BatchDecode" in row.name]
+    assert "cores_grouped" not in {row.choice for row in one.gains}
 
 
 def test_a_saving_is_of_the_side_that_a_launch_is_on():
@@ -703,15 +715,23 @@ HALF = gain.CallsOfStep("K", 50.0, 100.0, 100.0, lambda saved: 50.0 * saved)
 
 
 def test_a_pair_saves_between_its_cold_and_its_sustained_times():
-    """fa3 on an H200 at 8192 tokens: 41 % less of cold launches, 33 % where the power limit has set in."""
+    """fa3, FlashInfer's choice on an H200, at 4096 and 8192 tokens: 41 % less of cold launches, 34 % where the power limit
+    has set in."""
     with ExitStack() as stack:
         results = reference.evidence(None, ROOT / "recordings/h200/0.7.2/default", stack).results("prefill")  # fmt: skip
     assert results is not None
     sizes = {"seq_len": 8192, "batch": 1, "qo_heads": 32, "kv_heads": 8, "head_dim": 128, "layout": "paged"}  # fmt: skip
-    for backend, low, high in (("fa2", 0.333, 0.411), ("fa3", -0.697, -0.499)):
+    points = {point["point"]: point["measurement"]["time_sustained_us"] for point in results["points"]}  # fmt: skip
+    fa2, fa3 = (
+        [points[f"prefill/paged_S{n}_B1_H32_K8_D128_f16_{of}_c"] for n in (4096, 8192)]
+        for of in ("fa2", "auto")
+    )
+    settled = [1 - after / before for before, after in zip(fa2, fa3, strict=True)]
+    assert min(settled) == pytest.approx(0.335, abs=0.001)
+    for backend, low, high in (("fa2", min(settled), 0.416), ("auto", -0.713, 1 - 1 / (1 - min(settled)))):  # fmt: skip
         params = {**sizes, "backend": backend}
         rows = gain.of_recording(known()["prefill"], params, HALF, results)
-        (found,) = [row for row in rows if row.choice == "backend"]
+        (found,) = [row for row in rows if row.choice == "prefill_auto"]
         assert found.low_pct == pytest.approx(50 * low, abs=0.6)
         assert found.high_pct == pytest.approx(50 * high, abs=0.8)
 

@@ -47,15 +47,15 @@ def test_every_kind_of_outcome_is_there() -> None:
 
 
 def test_an_advised_change_that_names_an_example_is_of_its_target() -> None:
-    named = re.compile(r"`examples/changes/([\w-]+)`")
-    found = [
-        (name, t)
-        for t, e in known().items()
-        for o in e.opportunities
-        for name in named.findall(o.how)
-    ]
+    found = [(o.trial, t) for t, e in known().items() for o in e.opportunities if o.trial]
     for name, target in some(found):
         assert json.loads((FOLDER / name / "try.json").read_text())["target"] == target
+
+
+def test_two_folders_of_one_change_have_one_patch() -> None:
+    """It is tried at prefill and at decode, whose kernel it is as well."""
+    one, other = (FOLDER / f"{name}-heads-fast/change.patch" for name in ("prefill", "decode"))
+    assert one.read_text() == other.read_text()
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)

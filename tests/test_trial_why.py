@@ -242,3 +242,16 @@ def test_the_screen_says_what_adds_most(planted: tuple[list[Kernel], list[Kernel
     assert len(lines) == 2 and lines[0].startswith(f"p: {first.delta_us:+.3g} µs {first.what}")
     most = max((part for part in first.parts if part.base), key=lambda part: abs(part.delta_us))
     assert lines[1].startswith(f"  {most.delta_us:+.3g} µs {most.what}")
+
+
+def test_the_screen_says_what_is_left_where_that_is_most_of_it(
+    planted: tuple[list[Kernel], list[Kernel]],
+) -> None:
+    point = timed(us(planted[0]), us(planted[1]))
+    why.note(point, ALL, planted, (None, None))
+    explained = sum(cause.delta_us or 0 for cause in point.causes)
+    point.remainder = "compared in cycles"
+    for left, told in ((0.5 * explained, False), (-8.0 * explained, True)):
+        point.unexplained_us = left
+        *_, last = text.reasons(point)
+        assert (last == f"  {left:+.3g} µs left (compared in cycles)") == told

@@ -188,13 +188,17 @@ NONE = Relative(estimate=0.0, low=0.0, high=0.0)
 
 
 def read(path: Path) -> Advice:
-    """What `ncuflow advise --out` wrote. Raises BadInput where it is that of nothing."""
+    """What `ncuflow advise --out` wrote, with a default of each parameter that an older one lacks.
+
+    Raises BadInput where it is that of nothing.
+    """
     found = read_as(path, Advice, "an advice")
     for shape in found.shapes:
         try:
             target = load(shape.target)
             for settings in ({}, *(choice.settings for choice in shape.choices)):
                 target.completed({**shape.params, **settings})
+            shape.params = dict(target.completed(shape.params))
         except ValueError as error:
             raise BadInput(path, f"{shape.shape}: {error}") from None
     found.tier = "C"

@@ -129,7 +129,7 @@ def case_lines(case: CheckedCase) -> list[str]:
 
 
 def reasons(point: PointTrial) -> Iterator[str]:
-    """What explains a difference of times: its first cause, and the parts of that which add most."""
+    """What explains a difference of times: its first cause, the parts of that which add most, and why most of it is left."""
     if point.no_counters:
         yield f"{point.point}: no counters: {point.no_counters}"
     for cause in point.causes[:CAUSES]:
@@ -140,6 +140,9 @@ def reasons(point: PointTrial) -> Iterator[str]:
         most = sorted(parts, key=lambda part: -abs(part.delta_us))[:PARTS]
         if most:
             yield "  " + ", ".join(f"{part.delta_us:+.3g} µs {part.what}" for part in most)
+    left = point.unexplained_us or 0.0
+    if abs(left) > abs(sum(cause.delta_us or 0.0 for cause in point.causes)):
+        yield f"  {left:+.3g} µs left ({point.remainder})"
 
 
 def row(point: PointTrial) -> list[str]:

@@ -18,7 +18,7 @@ from ncuflow.expression import evaluate, holds
 from ncuflow.findings import noise, statistics
 from ncuflow.findings.noise import CONFIDENCE
 from ncuflow.model import Measurement, NoiseFloor, Point, Results, Row, Turns
-from ncuflow.target.contract import Choice
+from ncuflow.target.contract import Choice, traits
 
 Fixed = tuple[tuple[str, Any], ...]
 Samples = tuple[float, ...]
@@ -46,7 +46,7 @@ class Effect:
 
     low, high: 95 % interval of the change, the floor included; p: of the two-sided test of the launches alone,
     without the floor, None where it was not made; verdict: differs | within noise | not tested (this evidence keeps no spread);
-    in_turns: the two were timed as a pair.
+    in_turns: the two were timed as a pair; traits: what follows from the parameters (``Target.traits``).
     """
 
     metric: str
@@ -62,11 +62,20 @@ class Effect:
     low: float | None = None
     high: float | None = None
     in_turns: bool = False
+    traits: Fixed = ()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What tells the pair from others, by name."""
+        return dict(self.fixed + self.traits)
 
 
 @dataclass(frozen=True)
 class Subgroup:
-    """Pairs of a choice that fare alike. where: what tells them from others, an expression over their parameters, or ""."""
+    """Pairs of a choice that fare alike.
+
+    where: what tells them from others, an expression over their parameters and traits, or "".
+    """
 
     where: str
     effects: tuple[Effect, ...]
@@ -106,7 +115,13 @@ def effects(choice: Choice, results: Results) -> list[Effect]:
         for metric in choice.metrics:
             one = pair and _in_turns(pair, metric, turns.values(), fixed)
             found.append(one or _apart(base, other, metric, results.get("noise") or {}, fixed))
-    known = [one for one in found if one]
+    told = {
+        point["point"]: tuple(traits(results["target"], point["params"]).items())
+        for point in points
+    }
+    known = [
+        (replace(one, traits=told[one.base_point]), samples) for one, samples in filter(None, found)
+    ]
     if choice.of_kernels:
         by_id = {point["point"]: point for point in points}
         known = [(_of_kernels(one, by_id), samples) for one, samples in known]
@@ -276,7 +291,7 @@ def with_a_change(found: Iterable[Effect]) -> list[Effect]:
 def divided(found: Sequence[Effect]) -> list[Subgroup]:
     """The pairs by how they fare: those that gain and those that lose, else those with a change and those without.
 
-    One part where all fare alike, and where no parameter tells those apart that do not.
+    One part where all fare alike, and where no parameter or trait tells those apart that do not.
     """
     changed = with_a_change(found)
     sides = (
@@ -295,7 +310,7 @@ def divided(found: Sequence[Effect]) -> list[Subgroup]:
     if not terms:
         return [Subgroup("", tuple(found))]
     first, second = (" and ".join(term[side] for term in terms) for side in (0, 1))
-    inside = [effect for effect in found if holds(first, dict(effect.fixed))]
+    inside = [effect for effect in found if holds(first, effect.facts)]
     return [
         Subgroup(first, tuple(inside)),
         Subgroup(second, tuple(effect for effect in found if effect not in inside)),
@@ -305,11 +320,12 @@ def divided(found: Sequence[Effect]) -> list[Subgroup]:
 def _separating(
     some: Sequence[Effect], others: Sequence[Effect], few: bool
 ) -> list[tuple[str, str]]:
-    """The parameters whose values tell some pairs from others: a condition for each side; of few pairs the values themselves."""
+    """The parameters and traits whose values tell some pairs from others: a condition for each side; of few pairs the values
+    themselves."""
     found = []
-    for name, _ in some[0].fixed:
-        mine: set[Any] = {dict(effect.fixed).get(name) for effect in some}
-        theirs: set[Any] = {dict(effect.fixed).get(name) for effect in others}
+    for name in some[0].facts:
+        mine: set[Any] = {effect.facts.get(name) for effect in some}
+        theirs: set[Any] = {effect.facts.get(name) for effect in others}
         if few or not all(type(value) in (int, float) for value in mine | theirs):
             if not mine & theirs:
                 found.append((_among(name, mine), _among(name, theirs)))

@@ -31,7 +31,8 @@ MEASURED = tuple(
 # Times whose launches were kept, so that their own spread is known.
 TIMED = tuple(name for name in BY_NAME if f"{name.removesuffix('_us')}_q25_us" in BY_NAME)
 # Least µs of each class of durations. Between runs the median of a launch below 10 µs moves by up to a tenth, of one
-# between 10 and 100 µs seldom by more than a fiftieth, of a longer one by less than a hundredth.
+# between 10 and 100 µs seldom by more than a fiftieth, of a longer one by less than that, unless power moves the clock of
+# the SMs: prefill of 160 µs by up to a fifteenth.
 CLASSES = (0.0, 10.0, 100.0)
 # A count over a time is as uncertain as that time.
 RATES = {name: time for name in MEASURED if (time := clock(name)) is not None}

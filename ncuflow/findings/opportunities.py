@@ -233,7 +233,9 @@ def _found(
 
 
 def _turning(part: Subgroup, others: Sequence[Tried]) -> tuple[Tried, ...]:
-    """Of what was tried elsewhere that which went the other way than a part of the trials here."""
+    """Of what was tried elsewhere that which went the other way than the trials here; none beside a condition."""
+    if part.where:
+        return ()
     gains = (found := telling(part.effects)) is not None and found.change < 0
     return tuple(t for t in others if t.verdict != "within noise" and t.faster != gains)
 

@@ -21,7 +21,7 @@ from ncuflow.model import Ceilings, Kernel, Point, Results, Stall
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.stalls import STALL_REASONS
-from ncuflow.target.contract import known
+from ncuflow.target.contract import known, traits
 
 # What an expression reads: a number, a text, a yes or no, a list of these, or None where unknown.
 Value = Any
@@ -116,6 +116,7 @@ class Scope(Mapping[str, Value]):
 def possible_names(results: Results) -> frozenset[str]:
     """Every name that some point of this target could have."""
     known = set(FIXED) | set(BY_NAME) | set(METRICS) | set(_parameters(results["target"]))
+    known |= set(traits(results["target"], {}))
     known |= {f"{kind}_{reason}" for kind in ("stall", "state") for reason in REASONS}
     for entry in results["points"]:
         known |= set(entry["params"]) | set(entry["measurement"])
@@ -137,6 +138,7 @@ def point_scope(entry: Point, results: Results, possible: frozenset[str]) -> Sco
     values |= {f"info_{key}": value for key, value in entry["info"].items()}
     values |= _of_kernels(entry["kernels"], main)
     values |= {name: value for name, value in row.items() if name != "params"} | params
+    values |= traits(results["target"], params)
     values["itemsize"] = ITEMSIZE.get(str(values.get("dtype")))
     values["limited_by"] = limiter.words(row)
     values |= _of_merges(entry["kernels"]) | _shares(entry["kernels"], values)

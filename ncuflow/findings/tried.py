@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ncuflow.findings.choices import Effect, with_a_change
+from ncuflow.findings.choices import Effect
 from ncuflow.findings.noise import FASTER
 from ncuflow.format import change
 from ncuflow.io import read_yaml
@@ -74,7 +74,7 @@ def of_effects(
     one = telling(effects)
     if one is None:
         return None
-    changes = [effect.change for effect in with_a_change(effects) or effects]
+    changes = [effect.change for effect in effects]
     return Tried(
         at=one.base_point.split("/", 1)[1],
         pairs=len(effects),

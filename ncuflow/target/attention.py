@@ -338,6 +338,16 @@ def lengths(p: Params, mean: str) -> list[int]:
     return [length for count, length in parts for _ in range(count)]
 
 
+def traits(mean: str) -> Callable[[Params], dict[str, float]]:
+    """What tells uneven batches apart: of all tokens, the share that the longest sequence has."""
+
+    def of(p: Params) -> dict[str, float]:
+        found = lengths(p, mean)
+        return {"longest_share": round(max(found) / max(sum(found), 1), 3)}
+
+    return of
+
+
 def length_label(p: Params, mean: str) -> str:
     """The lengths in a point's id: "2048" where all are alike, "2048_zipf", or the list."""
     if p["lengths"] == "even":

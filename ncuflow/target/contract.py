@@ -201,6 +201,7 @@ class Target:
     memory     bytes that a point takes on the GPU; its work's unless given
     edges      parameters that replace those of a point, a set for each input at which kernels go wrong: checked, not timed
     free       parameters of a point that its caller chooses without another result, each with FlashInfer's default
+    traits     numbers that follow from a point's parameters, by which a rule may tell points apart
     resolves   what FlashInfer makes of these defaults on a GPU of a compute capability, "9.0", where that is told by them
     tuned      what of a point's parameters a runner of an operation of FlashInfer's autotuner has at shapes of its tensors; None
                of others
@@ -229,6 +230,7 @@ class Target:
     memory: Callable[[Params], int] | None = None
     edges: Callable[[Params], Sequence[Params]] = lambda p: ()
     free: Callable[[Params], Params] = lambda p: {}
+    traits: Callable[[Params], Mapping[str, float]] = lambda p: {}
     resolves: Callable[[Params, str], Params] = lambda p, capability: {}
     asked: Callable[[Params], dict[str, Params]] = lambda p: {}
     tuned: Callable[[str, str, Sequence[Sequence[int]]], Params | None] = lambda op, runner, s: None
@@ -299,6 +301,12 @@ def known() -> dict[str, Target]:
     Raises ValueError for a file that cannot be imported, and for two of one name.
     """
     return _read(os.environ.get(FOLDERS, ""))
+
+
+def traits(name: str, p: Params) -> dict[str, float]:
+    """Those of a point (``Target.traits``); none of a target that is not known."""
+    target = known().get(name)
+    return dict(target.traits(target.completed(p))) if target else {}
 
 
 def load(name: str) -> Target:

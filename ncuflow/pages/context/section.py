@@ -20,7 +20,7 @@ from ncuflow.target.contract import known
 from ncuflow.target.source import Symbol
 
 MOST_ELSEWHERE = 2  # trials in other places that a row tells
-MOST_ROWS = 7  # of a table on a page; the CSV beside it has them all
+MOST_ROWS = 6  # of a table on a page; the CSV beside it has them all
 
 
 def title(name: str) -> str:

@@ -217,7 +217,10 @@ def prices(results: Results) -> Iterator[JsonObject]:
         if found:
             called = {"key": choice.key, "title": choice.title, "called": choice.called}
             yield called | {
-                "pairs": [asdict(price) | {"fixed": dict(price.fixed)} for price in found]
+                "pairs": [
+                    asdict(price) | {"fixed": dict(price.fixed), "traits": dict(price.traits)}
+                    for price in found
+                ]
             }
 
 

@@ -11,7 +11,7 @@ from ncuflow.findings.kernelname import COMPILED_FOR, MERGE, Decoder
 from ncuflow.findings.limiter import occupancy_limit
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
-from ncuflow.pages.context.series import spread, tensor_kinds, tensor_peak, varying
+from ncuflow.pages.context.series import spread, tensor_kinds, tensor_peak
 from ncuflow.target.contract import Target
 
 MOST_LAUNCHES = 6
@@ -170,18 +170,25 @@ def _instruction(name: str, points: list[Point]) -> Context:
 def tails(points: Sequence[Point], axis: str) -> list[Context]:
     """Launch and tail along the axis: {label, values: [(value, per cent of the time)]} of lines under a causal mask.
 
-    A line per backend, the longest; a point whose merge takes longer than its attention is left out.
+    A line per backend that ran, the longest; a point whose merge takes longer than its attention is left out.
     """
     causal = [p for p in points if p["params"].get("causal") and not _merges(p)]
-    lines = [
-        line for line in limiter.lines_along(causal, axis) if len(line) >= limiter.FEWEST_JUDGED
-    ]
-    backends = varying(causal).get("backend", ())
+    if len({_ran(p) for p in causal}) < 2:
+        return []
+    longest: dict[str, list[Point]] = {}
+    for line in limiter.lines_along(causal, axis):
+        backends = {_ran(p) for p in line}
+        if len(line) >= limiter.FEWEST_JUDGED and len(backends) == 1:
+            longest.setdefault(backends.pop(), line)
     return [
-        {"label": backend, "values": [_tail(p, axis) for p in line]}
-        for backend in backends
-        if (line := next((x for x in lines if x[0]["params"]["backend"] == backend), None))
+        {"label": backend, "values": [_tail(p, axis) for p in longest[backend]]}
+        for backend in sorted(longest)
     ]
+
+
+def _ran(point: Point) -> str:
+    """The backend of a point, of ``auto`` what FlashInfer chose."""
+    return str(point["info"].get("backend") or point["params"].get("backend"))
 
 
 def _merges(point: Point) -> bool:
