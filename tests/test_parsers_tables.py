@@ -94,7 +94,7 @@ def changed(**values):
     ("line", "words"),
     [
         ("{", "line 2"),
-        ("[" * 100_000, "recursion"),
+        ("[" * 100_000, "nested too deep"),
         ("[]", "valid dictionary"),
         ('{"point": "p"}', "target: Field required"),
         (changed(status="fine"), "status: Input should be 'ok', 'wrong'"),

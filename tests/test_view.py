@@ -39,7 +39,7 @@ SWEEP = next(DEFAULT.glob("rmsnorm/b*/sweep.ncu-rep.xz"))
 DECODE = DEFAULT / "decode/deep/deep.ncu-rep.xz"
 DEEP = DEFAULT / "merge_state/deep/deep.ncu-rep.xz"
 # Of ncu's every section, which no recording has: a deep capture leaves out what no page reads.
-SET_FULL = ROOT / "tests/data/decode_set_full.ncu-rep.xz"
+SET_FULL = ROOT / "tests/data/rmsnorm_set_full.ncu-rep.xz"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def decode() -> Any:
 
 @pytest.fixture(scope="module")
 def full() -> Any:
-    """A decode kernel, profiled with ``ncu --set full``."""
+    """Norms, profiled with ``ncu --set full``."""
     (found,) = files.view([SET_FULL]).reports
     return found
 
@@ -315,9 +315,11 @@ def test_the_next_block_is_read_off_the_calculators_curve():
     assert flat.needs == (), "another resource runs out as well: no number of registers helps"
 
 
-def test_the_next_block_leaves_room_for_what_the_driver_takes_of_each(full):
-    """Seven blocks of what is said, each with the driver's part, fit into the shared memory of an SM; a step more does not."""
-    launch = full.kernels[0].longest_launch
+def test_the_next_block_leaves_room_for_what_the_driver_takes_of_each():
+    """A block more of what is said, each with the driver's part, fits into the shared memory of an SM; a step more does not."""
+    (path,) = (ROOT / "recordings/h200/0.7.2/decode/decode").glob("b*/sweep.ncu-rep.xz")
+    (full,) = files.view([path]).reports
+    launch = full.kernels[1].longest_launch
     counters = full.details[launch.index].detail.counters
     whole, driver = (int(counters[f"launch__shared_mem_{of}"].value)
                      for of in ("config_size", "per_block_driver"))  # fmt: skip
@@ -345,9 +347,12 @@ def test_chance_is_no_spread(decode):
     assert all(one.most >= 100 for one in shown.spread) and shown.spread
 
 
-def test_what_is_copied_past_l1_is_part_of_what_is_read(full):
-    chart = full.details[full.kernels[0].longest_launch.index].memory
-    flows = {(flow.source, flow.target): flow for flow in chart.flows if flow.source == "l2"}
+def test_what_is_copied_past_l1_is_part_of_what_is_read():
+    """Counters of a decode kernel on an H200, whose cp.async leaves L1 out."""
+    past = "sm__sass_l1tex_m_xbar2l1tex_read_bytes_mem_global_op_ldgsts_cache_bypass.sum"
+    counted = {"l1tex__m_xbar2l1tex_read_bytes.sum": 1_074_623_296.0, past: 1_072_628_224.0}
+    found = memory.chart({name: Counter(value, "byte") for name, value in counted.items()}, {})
+    flows = {(flow.source, flow.target): flow for flow in found.flows}
     past, read = flows["l2", "shared"], flows["l2", "l1"]
     assert 0.9 * read.value < past.value < read.value and past.label.startswith("of it")
 
