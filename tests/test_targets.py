@@ -105,10 +105,11 @@ def test_an_opportunity_is_tried_by_a_price_or_says_how_and_names_what_is_known(
     target = load(name)
     measured = possible_names({"target": name, "points": []})  # type: ignore[typeddict-item]
     for one in target.opportunities:
-        assert bool(one.how) != bool(one.choice)
+        assert bool(one.how) != bool(one.choice or one.trial)
         assert not one.choice or one.choice in {choice.key for choice in target.compared}
-        for text in (one.where, one.bound, *placeholders(one.shown)):
-            assert set(names(text)) <= measured, set(names(text)) - measured
+        for text in filter(None, (one.where, one.bound, *placeholders(one.shown))):
+            unknown = {name for name in names(text) if name not in Scope({}, measured)}
+            assert not unknown, text
         assert (
             evaluate(one.where, Scope({}, measured)) is None
         )  # nothing is known, nothing is advised
@@ -210,23 +211,6 @@ def test_what_a_target_does_not_write_passed_dram(name: str, finished: Finished)
 
 
 # --- work -------------------------------------------------------------------------------------
-
-
-def test_a_prefill_and_decodes_apart_are_bound_by_the_sum_of_their_roofs() -> None:
-    """They do not overlap: what fa3 can save against POD is less than the roofs of both together leave."""
-    pod = load("pod")
-    known = pod.parameters | {
-        "itemsize": 2,
-        "time_cold_us": 200.0,
-        "ceiling_tensor_tflops_measured": 800.0,
-        "ceiling_dram_gbs_measured": 4000.0,
-    }
-    bound = next(one.bound for one in pod.opportunities if one.inverted)
-    chunk = 2 * 1024 * 1024 * 32 * 128 / 800e6  # µs of tensor cores, longer than its 21 MB
-    decodes = 2 * 2 * 128 * (32 * 32 + 32 * 4096 * 8) / 4000e3  # µs of DRAM
-    assert evaluate(bound, known) == pytest.approx(1 - (chunk + decodes) / 200)
-    roofs = pod.work(pod.parameters).bytes / 4000e3
-    assert evaluate(bound, known) < 1 - roofs / 200
 
 
 @pytest.mark.parametrize(
@@ -573,9 +557,7 @@ def test_the_documented_target_is_on_every_page_by_its_one_file(documented: Find
     index = render("INDEX", documented)
     assert "| [Append to a paged KV cache](page_append.md) | " in index
     assert "snakemake -j1 page_append     # append to a paged kv cache alone" in index
-    assert "| [Append to a paged KV cache](page_append.md) | 2 | 20 µs to 30 µs |" in render(
-        "analysis", documented
-    )
+    assert "| Append to a paged KV cache | `B32_" in render("analysis", documented)
     assert "| `page` | 30 s | 30 s | 2 000 µs |" in render("jit", documented)
     report = render("final-report", documented)
     assert "| Page size 16 or 1 (page_append) | 16 | 1 | +50.0 % | 1 |" in report
