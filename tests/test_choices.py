@@ -245,7 +245,7 @@ def test_a_threefold_gain_is_as_far_from_noise_as_a_threefold_loss():
 def test_one_query_head_a_kv_head_and_gqa_are_choices_of_their_own():
     by_key = {c.key: c for c in load("decode").compared}
     for kv_heads, key in ((32, "cores"), (8, "cores_grouped")):
-        heads = {"qo_heads": 32, "kv_heads": kv_heads, "backend": "auto"}
+        heads = {"qo_heads": 32, "kv_heads": kv_heads, "backend": "auto", "batch": 32}
         results = {"points": [point({"cores": c, **heads}, 9.0) for c in ("cuda", "tensor")]}
         found = {name: len(effects(by_key[name], results)) for name in ("cores", "cores_grouped")}
         assert found == {"cores": 0, "cores_grouped": 0} | {key: 1}

@@ -116,7 +116,7 @@ def effects(choice: Choice, results: Results) -> list[Effect]:
             one = pair and _in_turns(pair, metric, turns.values(), fixed)
             found.append(one or _apart(base, other, metric, results.get("noise") or {}, fixed))
     told = {
-        point["point"]: tuple(traits(results["target"], point["params"]).items())
+        point["point"]: tuple(traits(str(results.get("target")), point["params"]).items())
         for point in points
     }
     known = [
