@@ -7,8 +7,6 @@ import lzma
 import math
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 from claims_data import A100, POINTS, ROOT, claim, decide, judged, write
@@ -25,38 +23,41 @@ from ncuflow.pages.markdown.rendering import FILTERS, environment
 # --- verdicts ------------------------------------------------------------------------------------
 
 
-def test_another_architecture_differs_and_is_not_refuted(tmp_path):
-    published = {"value": 1000, "unit": "GB/s", **A100}
-    assert judged(tmp_path, published=published)["verdict"] == "differs by architecture"
-    why = "It is arithmetic."
-    assert judged(tmp_path, published=published, independent=why)["verdict"] == "refuted"
-    same_gpu = ClaimEvidence(
-        {"decode": results(*POINTS, gpu="NVIDIA A100-SXM4-80GB", compute_capability="8.0")}
-    )
-    assert judged(tmp_path, published=published, evidence=same_gpu)["verdict"] == "refuted"
+OTHER_LIBRARY = {"gpu": "NVIDIA H200", "architecture": "sm_90", "library": "flash-attention"}
+H100 = {"gpu": "NVIDIA H100 SXM", "architecture": "sm_90"}
 
 
-def test_another_model_of_the_same_architecture_cannot_refute(tmp_path):
-    h100 = {"value": 1000, "unit": "GB/s", "gpu": "NVIDIA H100 SXM", "architecture": "sm_90"}
-    found = judged(tmp_path, published=h100)
-    assert found["verdict"] == "not testable here"
-    assert "H100" in found["reason"] and found["measured"]["value"] == 4000
-
-
-@pytest.mark.parametrize("figure", [4000, 1000])
 @pytest.mark.parametrize(
-    ("of", "why"),
+    ("of", "figure", "more", "verdict", "why"),
     [
-        ({"gpu": "NVIDIA H200", "architecture": "sm_90", "library": "flash-attention"}, "of flash-attention"),
-        ({"gpu": "a GPU that the source does not name"}, "does not name its GPU"),
+        (A100, 1000, {}, "differs by architecture", ""),
+        (A100, 1000, {"independent": "It is arithmetic."}, "refuted", ""),
+        (H100, 1000, {}, "not testable here", "H100"),  # another model cannot refute
+        *(
+            (of, figure, {"needs": "It."}, "not testable here", why)
+            for figure in (4000, 1000)
+            for of, why in (
+                (OTHER_LIBRARY, "of flash-attention"),
+                ({"gpu": "a GPU that the source does not name"}, "does not name its GPU"),
+            )
+        ),
+        ({}, 4000, {"applies": {"target": "decode", "architecture": "sm_80"}}, "not testable here", "sm_80"),
     ],
 )  # fmt: skip
-def test_another_library_and_a_gpu_without_a_name_are_neither_confirmed_nor_refuted(
-    tmp_path, figure, of, why
+def test_what_a_figure_is_of_decides_whether_it_can_be_refuted(
+    tmp_path, of, figure, more, verdict, why
 ):
-    found = judged(tmp_path, published={"value": figure, "unit": "GB/s", **of}, needs="It.")
-    assert found["verdict"] == "not testable here" and why in found["reason"]
-    assert (found["measured"]["value"], found["needs"]) == (4000, "It.")
+    found = judged(tmp_path, published={"value": figure, "unit": "GB/s", **of}, **more)
+    assert found["verdict"] == verdict and why in found["reason"]
+    assert found["needs"] == more.get("needs", found["needs"])
+    assert "applies" in more or found["measured"]["value"] == 4000
+
+
+def test_on_the_gpu_of_a_figure_it_is_refuted(tmp_path):
+    published = {"value": 1000, "unit": "GB/s", **A100}
+    there = results(*POINTS, gpu="NVIDIA A100-SXM4-80GB", compute_capability="8.0")
+    found = judged(tmp_path, published=published, evidence=ClaimEvidence({"decode": there}))
+    assert found["verdict"] == "refuted"
 
 
 def test_a_figure_of_another_gpu_is_compared_as_a_fraction_of_its_ceiling(tmp_path):
@@ -73,31 +74,20 @@ def test_a_figure_of_another_gpu_is_compared_as_a_fraction_of_its_ceiling(tmp_pa
 
 def test_no_verdict_inside_the_noise_floor(tmp_path):
     noisy = {"time_cold_q25_us": 90.0, "time_cold_q75_us": 110.0, "time_cold_n": 9}
-    points = [entry("decode/B1", {"batch": 1}, gbs=1000.0, time_cold_us=100.0, **noisy)]
-    near = judged(
-        tmp_path,
-        *points,
-        published={"value": 950, "unit": "GB/s"},
-        decide=decide("gbs", "at least"),
-    )
+    point = entry("decode/B1", {"batch": 1}, gbs=1000.0, time_cold_us=100.0, **noisy)
+
+    def at(figure, value="gbs", compare="at least"):
+        published = {"value": figure, "unit": "GB/s" if figure else ""}
+        return judged(tmp_path, point, published=published, decide=decide(value, compare))
+
+    near = at(950)
     assert near["verdict"] == "not testable here" and near["needs"] is None
     assert near["reason"] == (
         "Too close to call: 50 GB/s from the limit, and the measurement is uncertain by 105 GB/s."
     )
     assert near["noise_floor"] == pytest.approx(1.57 * 20 / 3 / 100 * 1000)
-    far = judged(
-        tmp_path,
-        *points,
-        published={"value": 500, "unit": "GB/s"},
-        decide=decide("gbs", "at least"),
-    )
-    assert far["verdict"] == "confirmed"
-    yes = judged(
-        tmp_path,
-        *points,
-        published={"value": None, "unit": ""},
-        decide=decide("time_cold_us > 99", "holds"),
-    )
+    assert at(500)["verdict"] == "confirmed"
+    yes = at(None, "time_cold_us > 99", "holds")
     assert yes["verdict"] == "not testable here" and "Too close to call" in yes["reason"]
 
 
@@ -136,18 +126,10 @@ def test_a_kernel_without_a_time_leaves_the_metrics_of_the_longest_unknown(tmp_p
     assert "lacks l2_hit_pct at decode/B1" in found["reason"]
 
 
-def test_only_the_architecture_that_applies_can_test(tmp_path):
-    found = judged(tmp_path, applies={"target": "decode", "architecture": "sm_80"})
-    assert found["verdict"] == "not testable here" and "sm_80" in found["reason"]
-
-
 def test_impossible_numbers_are_no_evidence(tmp_path):
-    points = [
-        POINTS[0],
-        entry("decode/B2", {"batch": 2}, gbs=9000.0, ceiling_dram_gbs_datasheet=4800.0),
-    ]
+    wrong = entry("decode/B2", {"batch": 2}, gbs=9000.0, ceiling_dram_gbs_datasheet=4800.0)
     folder = tmp_path / "results"
-    write_json(folder / "decode_results.json", results(*points))
+    write_json(folder / "decode_results.json", results(POINTS[0], wrong))
     found = judged(
         tmp_path, evidence=load(folder, None), published={"value": 500, "unit": ""}, decide=decide("gbs", "at least")
     )  # fmt: skip
@@ -296,26 +278,18 @@ def test_what_is_of_the_machine_is_decided_by_its_ceilings_and_names_no_point(tm
     burst = usable | {"decide": usable["decide"] | {"value": "matmul_tflops_f16 / 990"}}
     assert judged(tmp_path, evidence=ceilings(**SERIES), **burst)["verdict"] == "confirmed"
     copied = usable | {"decide": usable["decide"] | {"value": "copy_gbs / dram_gbs_datasheet"}}
-    assert judged(tmp_path, evidence=ceilings(**SERIES), **copied)["measured"][
-        "value"
-    ] == pytest.approx(4276 / 4800)
+    found = judged(tmp_path, evidence=ceilings(**SERIES), **copied)
+    assert found["measured"]["value"] == pytest.approx(4276 / 4800)
 
 
 def test_a_ceiling_that_an_earlier_recording_lacks_decides_nothing(tmp_path):
-    over = {
-        "over": "machine",
-        "value": "matmul_tflops_f16_sustained",
-        "compare": "at least",
-        "limit": 1,
-    }
+    over = {"over": "machine", "value": "matmul_tflops_f16_sustained", "compare": "at least"}
+    none = ClaimEvidence({"decode": results(*POINTS)})
     for evidence, why in (
         (ceilings(copy=SERIES["copy"]), "The evidence lacks matmul_tflops_f16_sustained."),
-        (
-            ClaimEvidence({"decode": results(*POINTS)}),
-            "The evidence has no ceilings of its machine.",
-        ),
+        (none, "The evidence has no ceilings of its machine."),
     ):
-        found = judged(tmp_path, evidence=evidence, decide=over)
+        found = judged(tmp_path, evidence=evidence, decide=over | {"limit": 1})
         assert (found["verdict"], found["reason"]) == ("not testable here", why)
 
 
@@ -350,11 +324,7 @@ def test_source_facts_answer_or_say_that_they_cannot():
     assert facts.reads_variable("FLASHINFER_JIT_DEBUG") is True
     assert facts.reads_variable("B12X_TIMING") is None  # what was not searched is no answer
     assert (facts.requires("f", "a"), facts.requires("f", "b")) == (True, False)
-    assert (facts.accepts("f", "c"), facts.accepts("g", "c"), facts.accepts("h", "c")) == (
-        False,
-        None,
-        None,
-    )
+    assert [facts.accepts(name, "c") for name in "fgh"] == [False, None, None]
     assert (facts.default("f", "b"), facts.position("f", "b")) == ("False", 1)
     assert facts.exports("rmsnorm") is None
 
@@ -370,21 +340,19 @@ def folder(tmp_path):
     path.mkdir()
     (path / "decode_results.json").write_text(json.dumps(results(*POINTS)))
     (path / "rope_results.json").write_text(json.dumps(results(entry("rope/T1", {"tokens": 1}))))
-    module = {"target": "rope", "aot": False, "cold": {}}
-    write_json(
-        path / "jit_analysis.json",
-        {"modules": {"rope": module}, "method": "m", "cpu_count": 8},
-    )
+    modules = {"rope": {"target": "rope", "aot": False, "cold": {}}}
+    write_json(path / "jit_analysis.json", {"modules": modules, "method": "m", "cpu_count": 8})
     return path
 
 
 def test_results_of_an_earlier_run_are_no_evidence(folder):
-    found = load(folder, None, ["decode"])
-    assert (set(found.results), found.jit_scopes) == ({"decode"}, [])
-    found = load(folder, None, ["rope", "jit"])
-    assert (set(found.results), len(found.jit_scopes)) == ({"rope"}, 1)
-    found = load(folder, None)
-    assert (set(found.results), len(found.jit_scopes)) == ({"decode", "rope"}, 1)
+    for targets, named, scopes in (
+        (["decode"], {"decode"}, 0),
+        (["rope", "jit"], {"rope"}, 1),
+        (None, {"decode", "rope"}, 1),
+    ):
+        found = load(folder, None, targets)
+        assert (set(found.results), len(found.jit_scopes)) == (named, scopes)
 
 
 @pytest.mark.parametrize(
@@ -397,11 +365,10 @@ def test_results_of_an_earlier_run_are_no_evidence(folder):
 )
 def test_what_the_command_cannot_read_or_write_is_one_line(folder, arguments, message):
     out = folder.parent / "claims.json"
-    words = [argument.format(results=folder) for argument in arguments]
-    words += [] if "--out" in arguments else ["--out", str(out)]
-    done = ncuflow(
-        "check", "claims", "--results", folder, "--claims", folder.parent / "claims", *words
-    )
+    words = ["--results", folder, "--claims", folder.parent / "claims"]
+    words += [argument.format(results=folder) for argument in arguments]
+    words += [] if "--out" in arguments else ["--out", out]
+    done = ncuflow("check", "claims", *words)
     assert done.returncode == 2 and not out.exists()
     assert message in done.stderr and len(done.stderr.splitlines()) == 1
 
@@ -417,21 +384,15 @@ def test_shipped_claims_are_valid_and_worded_out():
 
 def test_page_shows_every_claim(tmp_path):
     expected = {"value": 4000, "unit": "GB/s", "gpu": "a GPU", "expected": True}
-    loaded = files.load(
-        write(
-            tmp_path / "claims",
-            claim(),
-            claim(id="y", applies={"target": "rope"}, published=expected),
-        )
-    )
+    other = claim(id="y", applies={"target": "rope"}, published=expected)
     evidence = ClaimEvidence({"decode": results(*POINTS)})
-    records = [audit.judge(one, evidence).as_json() for one in loaded]
-    found = audit.summary([audit.judge(one, evidence) for one in loaded], evidence)
-    page = (
-        environment()
-        .get_template("claims.md.j2")
-        .render(provenance=found["provenance"], claims=found | {"claims": records})
-    )
+    judgements = [
+        audit.judge(one, evidence) for one in files.load(write(tmp_path / "claims", claim(), other))
+    ]
+    records = [one.as_json() for one in judgements]
+    found = audit.summary(judgements, evidence)
+    context = {"provenance": found["provenance"], "claims": found | {"claims": records}}
+    page = environment().get_template("claims.md.j2").render(context)
     rows = [line for line in page.splitlines() if line.startswith("|")]
     for record in records:
         (row,) = [row for row in rows if f"(`{record['id']}`)" in row]
@@ -446,12 +407,8 @@ def test_page_shows_every_claim(tmp_path):
 
 def test_the_guide_says_which_variables_were_searched(finished):
     index = json.loads(lzma.decompress((DEFAULT / "source_index.json.xz").read_bytes()))
-    others = [
-        n
-        for n in index["environment"]
-        if not re.match("FLASHINFER_|CUDA_|CUTE_DSL_ARCH$|CC$|CXX$|MAX_JOBS$", n)
-    ]
-    assert others == []
+    known = "FLASHINFER_|CUDA_|CUTE_DSL_ARCH$|CC$|CXX$|MAX_JOBS$"
+    assert [name for name in index["environment"] if not re.match(known, name)] == []
     guide = " ".join((finished.outputs / "reports/kernel-dev-guide.md").read_text().split())
     said = re.search(
         r"The Python modules of FlashInfer \S+ read (\d+) more that are named `FLASHINFER_…`", guide
@@ -465,12 +422,8 @@ def test_the_page_says_nothing_twice_and_nothing_in_code(finished):
     assert len(page.encode()) <= 40_000
     rows = [line for line in page.splitlines() if re.match(r"\| .*\(`[a-z0-9.-]+`\) \|", line)]
     assert len(rows) == len(files.load(ROOT / "claims"))
-    sentences = [
-        s
-        for row in rows
-        for s in re.split(r"(?<=\.) ", " ".join(row.split(" | ")[3:]))
-        if len(s) > 90
-    ]
+    said = [s for row in rows for s in re.split(r"(?<=\.) ", " ".join(row.split(" | ")[3:]))]
+    sentences = [sentence for sentence in said if len(sentence) > 90]
     assert len(some(sentences)) == len(set(sentences))  # two claims may be measured alike
     for leftover in ("KernelTraits", "&lt;", "{", "no figure", "noise floor", " == ", "\\*"):
         assert leftover not in page.split("## Refuted")[1], leftover
@@ -507,19 +460,16 @@ def recorded(finished, tmp_path_factory):
     results = shutil.copytree(finished.outputs / "results", folder / "results")
     write_json(results / "jit_analysis.json", jit_analysis(JIT, JIT.name))
     index = DEFAULT / "source_index.json.xz"
-    command = [
-        sys.executable,
-        "-m",
-        "ncuflow",
-        "check",
-        "claims",
-        "--results",
-        str(results),
-    ]
-    command += ["--claims", str(ROOT / "claims"), "--out", str(out)]
-    command += ["--source-index", str(index)]
-    subprocess.run(command, cwd=ROOT, check=True)
+    words = ["--results", results, "--claims", ROOT / "claims", "--source-index", index]
+    assert ncuflow("check", "claims", *words, "--out", out).returncode == 0
     return {record["id"]: record for record in json.loads(out.read_text())}
+
+
+@pytest.fixture(scope="module")
+def measured_points(finished):
+    """Every point of the recorded evidence, by id."""
+    found = (finished.outputs / "results").glob("*_results.json")
+    return {point["point"]: point for path in found for point in read_json(path)["points"]}
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -530,19 +480,30 @@ def test_named_claims_get_a_verdict_with_a_traced_number(recorded, name):
     assert found["evidence"][0]["report"] and found["evidence"][0]["formula"]
 
 
+CONFIRMED, REFUTED, DIFFERS = "confirmed", "refuted", "differs by architecture"
+# What short points jitter by withholds no verdict from long ones.
+LONG = ("decode-87-percent-of-bandwidth", "decode-tokens-mha", "expectation-decode-b32", "expectation-decode-b128",
+        "public-decode-bandwidth-h100-b64-1k", "example-target-rmsnorm")  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "name",
+    ("name", "verdicts"),
     [
-        "decode-87-percent-of-bandwidth",
-        "decode-tokens-mha",
-        "expectation-decode-b32",
-        "expectation-decode-b128",
-        "public-decode-bandwidth-h100-b64-1k",
-        "example-target-rmsnorm",
+        *((name, {CONFIRMED, DIFFERS}) for name in LONG),
+        ("gap-decode-tensor-use", {CONFIRMED}),  # tensor cores are another kernel's
+        ("prefill-tile-q", {CONFIRMED}),  # the merge of a forced split has no tile
+        ("prefill-tensor-use-s512-b1", {DIFFERS}),  # as planned, not without a split
+        ("short-scoreboard-leads-in-prefill", {REFUTED}),  # said of kernels as such
+        ("decode-always-memory-bound", {REFUTED}),  # a batch of one waits
+        ("example-target-prefill", {"not testable here"}),  # of no length
+        ("rope-cache-5-to-10-percent-faster-small", {DIFFERS}),  # both of the two
+        ("rope-limited-by-coalescing", {REFUTED}),
+        ("public-a100-usable-peak", {DIFFERS}),
+        ("fused-add-faster", {CONFIRMED}),
     ],
 )
-def test_what_short_points_jitter_by_withholds_no_verdict_from_long_ones(recorded, name):
-    assert recorded[name]["verdict"] in ("confirmed", "differs by architecture")
+def test_a_recorded_verdict_is_of_what_the_claim_is_about(recorded, name, verdicts):
+    assert recorded[name]["verdict"] in verdicts, recorded[name]["reason"]
 
 
 PUBLISHED_FOR = {  # what each source says of its setup, beside the sequence length
@@ -556,14 +517,9 @@ PUBLISHED_FOR = {  # what each source says of its setup, beside the sequence len
 
 
 @pytest.mark.parametrize("name", PUBLISHED_FOR)
-def test_a_public_figure_is_held_against_its_own_setup_alone(recorded, finished, name):
-    setups = {
-        point["point"]: point["params"]
-        for target in ("prefill", "decode", "rope")
-        for point in read_json(finished.outputs / f"results/{target}_results.json")["points"]
-    }
+def test_a_public_figure_is_held_against_its_own_setup_alone(recorded, measured_points, name):
     records = [record for id, record in recorded.items() if id.startswith(name)]
-    compared = [setups[row["point"]] for record in records for row in record["points"]]
+    compared = [measured_points[row["point"]]["params"] for r in records for row in r["points"]]
     assert records and all(PUBLISHED_FOR[name].items() <= setup.items() for setup in compared)
     for record in records:
         assert record["measured"] or re.match(r"No \w+ point was measured with", record["reason"])
@@ -589,13 +545,6 @@ def test_a_source_has_one_date_and_one_address_for_each_of_its_sections():
         assert not re.fullmatch(r"https://[^/]+/", source.url), "the page, not its front door"
 
 
-@pytest.fixture(scope="module")
-def measured_points(finished):
-    """Every point of the recorded evidence, by id."""
-    found = (finished.outputs / "results").glob("*_results.json")
-    return {point["point"]: point for path in found for point in read_json(path)["points"]}
-
-
 A100_RUNS = {  # of the hands-on report's FlashInfer on A100: the kernel, and no choice that nobody made
     "prefill": {"backend": "fa2", "layout": "paged", "split": "auto", "causal": True, "dtype": "f16"},
     "decode": {"cores": "cuda", "split": "auto", "pdl": "auto", "launch": "eager", "dtype": "f16"},
@@ -612,29 +561,10 @@ def test_what_differs_by_architecture_differs_in_the_same_kernel(recorded, measu
                 wanted = A100_RUNS.get(record["target"], {})
                 assert wanted.items() <= point["params"].items(), (record["id"], name)
         if record["target"] == "rmsnorm" and record["measured"]["aggregate"] != "max":
-            ran = {
-                k["name"] for r in record["points"] for k in measured_points[r["point"]]["kernels"]
-            }
-            assert not [name for name in ran if "CuTe" in name], record["id"]
-
-
-@pytest.mark.parametrize(
-    ("name", "verdict"),
-    [
-        ("gap-decode-tensor-use", "confirmed"),  # tensor cores are another kernel's
-        ("prefill-tile-q", "confirmed"),  # the merge of a forced split has no tile
-        (
-            "prefill-tensor-use-s512-b1",
-            "differs by architecture",
-        ),  # as planned, not without a split
-        ("short-scoreboard-leads-in-prefill", "refuted"),  # said of kernels as such
-        ("decode-always-memory-bound", "refuted"),  # a batch of one waits
-        ("example-target-prefill", "not testable here"),  # of no length
-        ("rope-cache-5-to-10-percent-faster-small", "differs by architecture"),  # both of the two
-    ],
-)
-def test_a_counterexample_is_of_what_the_claim_is_about(recorded, name, verdict):
-    assert recorded[name]["verdict"] == verdict, recorded[name]["reason"]
+            points = [measured_points[row["point"]] for row in record["points"]]
+            assert not [k for p in points for k in p["kernels"] if "CuTe" in k["name"]], record[
+                "id"
+            ]
 
 
 def test_a_batch_of_one_that_waits_is_not_memory_bound():
@@ -645,33 +575,26 @@ def test_a_batch_of_one_that_waits_is_not_memory_bound():
 
 
 def test_one_figure_in_other_words_has_one_verdict(recorded):
-    same = ("decode-87-percent-of-bandwidth", "decode-tokens-mha", "expectation-decode-b128")
-    assert (
-        len({(recorded[name]["verdict"], recorded[name]["measured"]["point"]) for name in same})
-        == 1
-    )
+    same = [recorded[LONG[at]] for at in (0, 1, 3)]
+    assert len({(record["verdict"], record["measured"]["point"]) for record in same}) == 1
 
 
 def test_what_a_source_expects_is_not_said_to_be_measured(recorded):
     for name, record in some(recorded.items()):
-        expects = (
-            "Warp Stall Breakdown" in record["source"]["section"] and record["published"]["range"]
-        )
-        assert record["published"]["expected"] or not expects, name
+        if "Warp Stall Breakdown" in record["source"]["section"] and record["published"]["range"]:
+            assert record["published"]["expected"], name
 
 
 def test_the_norm_of_the_report_is_the_cuda_kernel(recorded, measured_points):
     for name in ("rmsnorm-no-shared-memory", "rmsnorm-threads", "expectation-rmsnorm-b128"):
         for row in recorded[name]["points"]:
-            assert [k["name"] for k in measured_points[row["point"]]["kernels"]] == [
-                "RMSNormKernel"
-            ]
+            (ran,) = measured_points[row["point"]]["kernels"]
+            assert ran["name"] == "RMSNormKernel"
     assert recorded["rmsnorm-no-shared-memory"]["measured"]["value"] == 64
 
 
 def test_coalescing_is_judged_by_what_the_sms_ask_l2_for(recorded):
-    found = recorded["rope-limited-by-coalescing"]
-    assert found["verdict"] == "refuted" and found["evidence"][1]["name"] == "l2_bytes_l1"
+    assert recorded["rope-limited-by-coalescing"]["evidence"][1]["name"] == "l2_bytes_l1"
 
 
 def test_no_median_of_recorded_evidence_is_of_one_or_two(recorded):
@@ -683,14 +606,14 @@ def test_no_median_of_recorded_evidence_is_of_one_or_two(recorded):
 
 def test_the_benefit_of_fusing_is_decided_by_points_timed_in_turns(recorded):
     found = recorded["fused-add-faster"]
-    assert found["verdict"] == "confirmed" and found["noise_floor"] < 0.03
+    assert found["noise_floor"] < 0.03
     assert found["evidence"][0]["report"].endswith("/pairs.jsonl")
     assert found["reason"].startswith("Timed in turns at 16384 rows of 4096")
 
 
 def test_the_usable_peak_is_the_sustained_one_and_of_no_point(recorded):
     found = recorded["public-a100-usable-peak"]
-    assert found["verdict"] == "differs by architecture" and found["measured"]["point"] is None
+    assert found["measured"]["point"] is None
     sustained = read_json(DEFAULT / "ceilings.json")["matmul_tflops"]["f16"]["sustained"]["value"]
     words = f"Here a large matrix product sustains {sustained:.0f} of 990 TFLOPS"
     assert found["reason"].startswith(words)
@@ -708,28 +631,19 @@ def test_a_rate_of_analytic_bytes_is_called_one_and_what_l2_kept_is_said(recorde
     assert "passed DRAM" not in many
 
 
-def test_use_of_the_tensor_pipe_is_that_of_the_whole_kernel(recorded, finished):
+def test_use_of_the_tensor_pipe_is_that_of_the_whole_kernel(recorded, measured_points):
     found = recorded["gap-decode-tensor-use"]
-    results = json.loads((finished.outputs / "results/decode_results.json").read_text())
-    (main,) = [
-        kernel["metrics"]
-        for point in results["points"]
-        if point["point"] == found["measured"]["point"]
-        for kernel in point["kernels"]
-        if kernel["name"] == point["measurement"]["main_kernel"]
-    ]
+    point = measured_points[found["measured"]["point"]]
+    ran = {kernel["name"]: kernel["metrics"] for kernel in point["kernels"]}
+    main = ran[point["measurement"]["main_kernel"]]
     assert main["tensor_pipe_elapsed_pct"] < main["tensor_pipe_pct"]
     assert found["measured"]["value"] == main["tensor_pipe_elapsed_pct"]
-    assert found["verdict"] == "confirmed" and "runs on CUDA cores" in found["reason"]
+    assert "runs on CUDA cores" in found["reason"]
 
 
-def test_the_least_busy_prefill_is_limited_by_what_its_page_says(recorded, finished):
+def test_the_least_busy_prefill_is_limited_by_what_its_page_says(recorded, measured_points):
     found = recorded["prefill-compute-bound"]
-    results = read_json(finished.outputs / "results/prefill_results.json")
-    (row,) = [
-        p["measurement"] for p in results["points"] if p["point"] == found["measured"]["point"]
-    ]
-    limits = FILTERS["limited_by"](row)
+    limits = FILTERS["limited_by"](measured_points[found["measured"]["point"]]["measurement"])
     assert f"What limits it: {limits}. " in found["reason"] and limits.startswith("latency-bound (")
 
 
