@@ -21,9 +21,19 @@ REPORTS = sorted(RECORDING.glob("*/b*/sweep.ncu-rep.xz"))
 def parts_of(base: dict, head: dict) -> list[ChangeTerm]:
     """The parts of two launches that are themselves what is compared: ncu's clock is theirs."""
     ghz = [(k["metrics"]["sm_clock_hz"] or 0) / 1e9 for k in (base, head)]
-    return decomposition.split(
-        base, head, (LaunchRates(None, ghz[0]), LaunchRates(None, ghz[1]))
-    ).parts
+    rates = (LaunchRates(None, ghz[0]), LaunchRates(None, ghz[1]))
+    return decomposition.split(base, head, rates).parts
+
+
+def grown(base: dict, head: dict) -> float:
+    """By how much the second launch is longer, µs."""
+    return (head["duration_ns"] - base["duration_ns"]) / 1e3
+
+
+def cause_of(base: dict, head: dict, delta: float = 5.0) -> dict:
+    """The one cause of the change of a point that is one launch."""
+    (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), delta)
+    return cause
 
 
 # --- parts ------------------------------------------------------------------------------------
@@ -51,15 +61,19 @@ def test_what_works_against_the_change_counts_negative() -> None:
     base, head = kernel(), kernel(instructions=154e6, long_scoreboard=2.0)
     parts = {p.what: p.delta_us for p in parts_of(base, head)}
     assert parts["instructions"] > 0 > parts["long_scoreboard"]
-    assert sum(parts.values()) == pytest.approx((head["duration_ns"] - base["duration_ns"]) / 1e3)
+    assert sum(parts.values()) == pytest.approx(grown(base, head))
 
 
 def test_reasons_that_miss_some_of_the_latency_leave_the_rest_named() -> None:
     base, head = kernel(), kernel()
     head["metrics"]["warp_latency_per_issue"] *= 1.2
     head["duration_ns"] *= 1.2
+    assert [part.what for part in parts_of(base, head)] == ["not attributed to a reason"]
+    # Without stalls the waiting is one part.
+    head = kernel(long_scoreboard=18.2) | {"stalls": []}
     (found,) = parts_of(base, head)
-    assert found.what == "not attributed to a reason"
+    assert found.what == "all waiting"
+    assert found.delta_us == pytest.approx(base["duration_ns"] / 1e3)
 
 
 def test_reasons_that_count_more_than_the_latency_are_passes_that_disagree_and_no_cause() -> None:
@@ -71,19 +85,9 @@ def test_reasons_that_count_more_than_the_latency_are_passes_that_disagree_and_n
     found = {p.kind: p for p in parts}
     assert "not attributed to a reason" not in {p.what for p in parts}
     assert found["passes"].delta_us < 0 and found["passes"].base is found["passes"].head is None
-    assert sum(p.delta_us for p in parts) == pytest.approx(
-        (head["duration_ns"] - base["duration_ns"]) / 1e3
-    )
+    assert sum(p.delta_us for p in parts) == pytest.approx(grown(base, head))
     assert [p.kind for p in decomposition.causes(parts, 0.05)] == ["instructions"]
     assert decomposition.causes(parts, 1.5) == []
-
-
-def test_without_stalls_the_waiting_is_one_part() -> None:
-    base, head = kernel(), kernel(long_scoreboard=18.2)
-    head["stalls"] = []
-    (found,) = parts_of(base, head)
-    assert found.what == "all waiting"
-    assert found.delta_us == pytest.approx(base["duration_ns"] / 1e3)
 
 
 @pytest.mark.parametrize("missing", ["inst_executed", "warp_latency_per_issue"])
@@ -96,16 +100,14 @@ def test_without_a_factor_there_are_no_parts(missing: str) -> None:
     assert unexplained == pytest.approx(9 - cause["delta_us"])
 
 
-@pytest.mark.skipif(not REPORTS, reason="no recorded reports")
 @pytest.mark.parametrize("report", REPORTS[:3], ids=lambda path: path.parent.parent.name)
 def test_parts_of_real_kernels_add_up(report: Path) -> None:
     kernels, _ = _kernels(report)
     compared = 0
     for base, head in combinations(kernels[:12], 2):
         parts = parts_of(base, head)
-        change = (head["duration_ns"] - base["duration_ns"]) / 1e3
         compared += bool(parts)
-        assert sum(p.delta_us for p in parts) == pytest.approx(change, abs=1e-4)
+        assert sum(p.delta_us for p in parts) == pytest.approx(grown(base, head), abs=1e-4)
         for idle in (p for p in parts if p.kind == "idle SMs"):
             assert all(v is not None and -0.05 < v < 1 for v in (idle.base, idle.head))
     assert compared
@@ -134,24 +136,15 @@ def test_kernels_pair_by_name_in_order_and_as_many_leftovers_by_time() -> None:
 
 
 def test_kernels_of_other_names_and_number_are_one_cause() -> None:
-    one = kernel("device_kernel") | {"duration_ns": 31_800.0}
-    several = [
-        kernel(name) | {"duration_ns": ns, "kernel": at}
-        for at, (name, ns) in enumerate((("T", 6_600.0), ("MN", 28_400.0), ("Fixup", 30_600.0)))
-    ]
-    main = kernel()
-    for kernels, turn in (([one], 1), (several, -1)):
-        others = several if turn > 0 else [one]
-        (cause,), unexplained = explain(
-            point("d/x", 1, [main, *kernels]),
-            point("d/x", 2, [*others, main]),
-            34 * turn,
-        )
+    one, main = kernel("device_kernel") | {"duration_ns": 31_800.0}, kernel()
+    times = {"T": 6_600.0, "MN": 28_400.0, "Fixup": 30_600.0}
+    several = [kernel(name) | {"duration_ns": ns} for name, ns in times.items()]
+    for turn, others in ((1, ([one], several)), (-1, (several, [one]))):
+        base, head = point("d/x", 1, [main, *others[0]]), point("d/x", 2, [*others[1], main])
+        (cause,), unexplained = explain(base, head, 34 * turn)
         assert cause["kind"] == "kernel_replaced"
-        assert cause["base" if turn > 0 else "head"] == ["device_kernel"]
-        assert cause["head" if turn > 0 else "base"] == ["T", "MN", "Fixup"]
-        assert cause["delta_us"] == pytest.approx(33.8 * turn)
-        assert unexplained == pytest.approx(0.2 * turn)
+        assert [cause["base"], cause["head"]][::turn] == [["device_kernel"], [*times]]
+        assert (cause["delta_us"], unexplained) == pytest.approx((33.8 * turn, 0.2 * turn))
     assert cause["what"] == "3 kernels → 1 kernel of other names"
     (work,) = [fact for fact in cause["facts"] if fact["what"] == "instructions executed"]
     assert (work["base"], work["head"]) == (3 * 77e6, 77e6)
@@ -160,12 +153,17 @@ def test_kernels_of_other_names_and_number_are_one_cause() -> None:
     assert {c["kind"] for c in causes} == {"kernel_added", "kernel_removed"}
 
 
-def test_a_kernel_that_went_explains_time_that_went() -> None:
-    gone = kernel("fill") | {"duration_ns": 4000.0}
-    base, head = point("d/x", 9, [kernel(), gone]), point("d/x", 5, [kernel()])
-    (cause,), unexplained = explain(base, head, -5.0)
-    assert (cause["kind"], cause["base"], cause["head"]) == ("kernel_removed", "fill", None)
-    assert (cause["delta_us"], unexplained) == (-4.0, -1.0)
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_kernel_that_came_or_went_explains_time_that_did(turn: int) -> None:
+    with_it, without = (
+        point("d/x", 9, [kernel(), kernel("fill") | {"duration_ns": 4e3}]),
+        point("d/x", 5, [kernel()]),
+    )
+    base, head = (without, with_it)[::turn]
+    (cause,), unexplained = explain(base, head, 5.0 * turn)
+    kind = "kernel_added" if turn > 0 else "kernel_removed"
+    assert (cause["kind"], [cause["base"], cause["head"]][::turn]) == (kind, [None, "fill"])
+    assert (cause["delta_us"], unexplained) == (4.0 * turn, 1.0 * turn)
 
 
 @pytest.mark.parametrize("sides", [([], [kernel()]), ([kernel()], [])])
@@ -178,12 +176,11 @@ def test_kernels_of_a_side_without_counters_neither_came_nor_went(
 
 def test_another_kernel_in_its_place_is_a_replacement() -> None:
     base, head = kernel(), kernel("BatchPrefillWithPagedKVCacheKernel", tile=1, instructions=2e8)
-    delta = (head["duration_ns"] - base["duration_ns"]) / 1e3
-    (cause,), unexplained = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), delta)
+    cause = cause_of(base, head, grown(base, head))
     assert cause["kind"] == "kernel_replaced"
     assert not [fact for fact in cause["facts"] if fact["kind"] == "template"]
     assert (cause["base"], cause["head"]) == (base["name"], head["name"])
-    assert unexplained == pytest.approx(0)
+    assert cause["delta_us"] == pytest.approx(grown(base, head))
     assert not cause["parts"]  # what warps of one kernel wait for explains no other's time
     assert "instructions executed" in [fact["what"] for fact in cause["facts"]]
 
@@ -199,15 +196,12 @@ def test_another_kernel_in_its_place_is_a_replacement() -> None:
     ],
 )
 def test_the_kind_is_what_changed_first_of_all(change: dict, kind: str) -> None:
-    base, head = kernel(), kernel(**change)
-    (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), 5.0)
-    assert cause["kind"] == kind
+    assert cause_of(kernel(), kernel(**change))["kind"] == kind
 
 
 def test_another_clock_and_other_instructions_are_not_called_a_change_of_clock() -> None:
     base, head = kernel(), kernel(clock=1.5e9, instructions=80e6)
-    change = (head["duration_ns"] - base["duration_ns"]) / 1e3
-    (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), change)
+    cause = cause_of(base, head, grown(base, head))
     assert cause["kind"] == "execution" and cause["what"].endswith("other instructions")
     assert cause["parts"][0]["what"] == "SM clock"
 
@@ -223,7 +217,7 @@ def test_a_template_parameter_that_one_side_lacks_is_a_mark_of_other_code() -> N
     base["demangled"] = PREFILL.format(**plain)
     for other, said in (({"last": ", (bool)0"}, "other code"), ({"tile": "(int)64"}, "arguments")):
         head["demangled"] = PREFILL.format(**plain | other)
-        (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), 5.0)
+        cause = cause_of(base, head)
         assert cause["kind"] == "template" and said in cause["what"]
         assert ("that one side does not have" in cause["what"]) == (said == "other code")
 
@@ -231,10 +225,9 @@ def test_a_template_parameter_that_one_side_lacks_is_a_mark_of_other_code() -> N
 def test_a_named_template_parameter_that_one_side_lacks_is_a_mark_of_other_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    base, head = kernel(), kernel(warps=4.0)
     fact = Fact("template", "SAME_KV_STRIDES", None, "true")
     monkeypatch.setattr(attribution, "_template", lambda *_: [fact])
-    (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), 5.0)
+    cause = cause_of(kernel(), kernel(warps=4.0))
     assert cause["what"].endswith("other code (template parameters that one side does not have)")
     assert (cause["base"], cause["head"]) == ("SAME_KV_STRIDES absent", "SAME_KV_STRIDES true")
 
@@ -255,7 +248,7 @@ def test_a_template_of_an_unknown_version_names_only_what_differs(
     head["demangled"] = PREFILL.format(**plain | other)
     facts = [(f.what, f.base, f.head) for f in attribution.facts_of(base, head)]
     assert facts[0] == ("only here:", *only)
-    (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), 5.0)
+    cause = cause_of(base, head)
     assert (cause["kind"], cause["head"]) == ("template", f"only here: {only[1]}")
 
 
@@ -290,25 +283,22 @@ def test_what_is_not_known_on_a_side_is_no_difference() -> None:
 
 
 def test_a_kernel_without_a_duration_explains_nothing() -> None:
-    base, head = kernel(), kernel()
-    head["duration_ns"] = None
-    causes, unexplained = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), 5.0)
-    assert causes == [] and unexplained == 5.0
+    head = kernel() | {"duration_ns": None}
+    assert explain(point("d/x", 1, [kernel()]), point("d/x", 2, [head]), 5.0) == ([], 5.0)
 
 
 @pytest.mark.parametrize("faster", [False, True])
 def test_source_lines_that_moved_as_the_kernel_did_are_named_in_time(faster: bool) -> None:
-    def deep(lines: dict[int, int], ns: float) -> dict:
+    def deep(ran: dict, ns: float, deep_ns: float, *samples: int) -> dict:
         rows = [
             {"file": "norm.cuh", "line": line, "opcode": "LDG", "samples": n}
-            for line, n in lines.items()
+            for line, n in zip((10, 20, 30, 40), samples, strict=True)
         ]
-        return kernel() | {"duration_ns": ns, "lines": rows}
+        profiled = kernel() | {"duration_ns": deep_ns, "lines": rows}
+        return point("d/x", 1, [ran | {"duration_ns": ns}]) | {"deep": [profiled]}
 
-    quick = kernel() | {"duration_ns": 100_000}
-    base = point("d/x", 1, [quick]) | {"deep": [deep({10: 50, 20: 49, 30: 1, 40: 0}, 100_000)]}
-    slow = kernel(long_scoreboard=8.0) | {"duration_ns": 200_000}
-    head = point("d/x", 2, [slow]) | {"deep": [deep({10: 46, 20: 151, 30: 0, 40: 2}, 199_000)]}
+    base = deep(kernel(), 100_000, 100_000, 50, 49, 1, 0)
+    head = deep(kernel(long_scoreboard=8.0), 200_000, 199_000, 46, 151, 0, 2)
     sides = (head, base) if faster else (base, head)
     (cause,), _ = explain(*sides, -100.0 if faster else 100.0)
     lines = [(f["what"], f["base"], f["head"]) for f in cause["facts"] if f["kind"] == "line"]
@@ -357,13 +347,8 @@ def test_gaps_between_kernels_count() -> None:
     assert (cause["kind"], cause["delta_us"], unexplained) == ("gap", 4.0, 1.0)
 
 
-def test_what_plan_chose_is_a_fact_where_another_kernel_ran_and_a_label_where_the_same_did() -> (
-    None
-):
-    for other, told in (
-        (kernel("PrefillWithKVCacheKernel"), True),
-        (kernel(long_scoreboard=8), False),
-    ):
+def test_what_plan_chose_is_a_fact_where_another_kernel_ran_and_a_label_where_not() -> None:
+    for other, told in ((kernel("PrefillWithKVCacheKernel"), 1), (kernel(long_scoreboard=8), 0)):
         base, head = point("d/x", 1), point("d/x", 2, [other])
         base["info"], head["info"] = {"backend": "auto"}, {"backend": "fa3"}
         (cause,), _ = explain(base, head, 5.0)
@@ -404,16 +389,14 @@ def test_a_clock_of_the_timing_run_is_a_cause_by_its_own_ratio() -> None:
 
 def test_causes_of_more_than_the_change_have_no_share_of_it_and_it_is_said_why() -> None:
     base, head = kernel(), kernel(long_scoreboard=8.0)
-    change = (head["duration_ns"] - base["duration_ns"]) / 1e3
+    change = grown(base, head)
     for part, shared in ((0.9, True), (0.6, False), (-0.5, False)):
         found = timed(base, head, (100.0, 100.0 + part * change), LaunchRates(), LaunchRates())
         (cause,) = found.causes
         assert (cause.share_of_delta is not None) == shared == bool(cause.parts)
         assert cause.delta_us + found.unexplained == pytest.approx(part * change)
         assert "other runs" in found.remainder
-    near = timed(
-        base, head, (100.0, 100.0 + 0.9 * change), LaunchRates(), LaunchRates(), noise=change
-    )
+    near = timed(base, head, (0.0, 0.9 * change), LaunchRates(), LaunchRates(), noise=change)
     assert near.remainder == "no more than runs of one side differ by"
 
 

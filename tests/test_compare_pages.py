@@ -7,6 +7,8 @@ import json
 import math
 import re
 import shutil
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,23 +53,21 @@ def slower() -> Comparison:
     return document(point("decode/B8", 60.0, [worse]), flashinfer="0.7.2", driver="590.1")
 
 
-def sections(text: str) -> list[str]:
-    return re.findall(r"^##+ (.*)$", text, re.MULTILINE)
+def with_causes(found: Comparison, change: Callable[[PointChange], list[Cause]]) -> Comparison:
+    """The comparison with other causes of its changes."""
+    points = [replace(p, causes=change(p)) if p.changed else p for p in found.points]
+    return replace(found, points=points)
 
 
 def test_the_page_leads_with_the_differences_then_counts_then_changes(slower: Comparison) -> None:
     text = render([slower], ["../figures"])
-    assert sections(text) == [
+    assert re.findall(r"^##+ (.*)$", text, re.MULTILINE) == [
         "What differs", "Summary", "The largest changes",
         f"`decode/B8`: slower, {100 * slower.points[7].relative:+.1f} %",
     ]  # fmt: skip
     assert "| FlashInfer | 0.6.18 | 0.7.2 | yes |" in text
     assert "**Mixed causes.** driver, FlashInfer differ at once." in text
     assert "1 of 24 points changed beyond 3 %." in text
-
-
-def test_the_page_tells_the_cause_its_parts_and_what_stays_unexplained(slower: Comparison) -> None:
-    text = render([slower], ["../figures"])
     told = text.partition("### `decode/B8`")[2].partition("more points are in")[0]
     assert "template arguments**: tile_size_per_bdx 4 → tile_size_per_bdx 1" in told
     assert "long_scoreboard: 5 → 6.5 cycles per instruction" in told
@@ -79,16 +79,13 @@ def test_causes_on_the_page_add_up(slower: Comparison) -> None:
     """A small cause that another binary explains is told; small times of what is alike are one line."""
 
     def page(*others: tuple[str, float]) -> str:
-        points = [
-            replace(p, causes=[*p.causes, *(small(p, *other) for other in others)])
-            if p.changed
-            else p
-            for p in slower.points
-        ]
-        return render([replace(slower, points=points)], [None])
+        def more(p: PointChange) -> list[Cause]:
+            small = [
+                Cause(kind, f"a {kind}", "x", "y", us, "ncu", us / p.delta) for kind, us in others
+            ]
+            return [*p.causes, *small]
 
-    def small(p: PointChange, kind: str, us: float) -> Cause:
-        return Cause(kind, f"a {kind}", "x", "y", us, "ncu", us / p.delta)
+        return render([with_causes(slower, more)], [None])
 
     for kind in ("template", "code", "launch_shape", "kernel_added", "copy_added"):
         text = page((kind, 0.1))
@@ -102,18 +99,14 @@ def test_causes_on_the_page_add_up(slower: Comparison) -> None:
 
 def test_source_lines_are_introduced_as_sampled_time(slower: Comparison) -> None:
     line = Fact("line", "norm.cuh:20", 5.0, 15.0, "µs")
-    points = [
-        replace(p, causes=[replace(p.causes[0], facts=[*p.causes[0].facts, line])])
-        if p.changed
-        else p
-        for p in slower.points
-    ]
-    text = render([replace(slower, points=points)], [None])
+
+    def lined(p: PointChange) -> list[Cause]:
+        return [replace(p.causes[0], facts=[*p.causes[0].facts, line])]
+
+    text = render([with_causes(slower, lined)], [None])
     assert re.search(r"^   - .*registers 70 → 110", text, re.M)
-    assert (
-        "\n   - sampled time of source lines, or of opcodes where no line is known: norm.cuh:20 5 µs → 15 µs\n"
-        in text
-    )
+    said = "sampled time of source lines, or of opcodes where no line is known: norm.cuh:20 5 µs → 15 µs"
+    assert f"\n   - {said}\n" in text
 
 
 def test_slow_downs_come_before_larger_speed_ups() -> None:
@@ -133,8 +126,8 @@ def test_nothing_changed_is_said_plainly() -> None:
 
 
 def test_the_one_point_that_is_left_is_one() -> None:
-    base, head = pair(sweep(2), [point("decode/B1", 50.0), *sweep(2)[1:]])
-    text = render([compare(base, head, Thresholds())], [None])
+    sides = pair(sweep(2), [point("decode/B1", 50.0), *sweep(2)[1:]])
+    text = render([compare(*sides, Thresholds())], [None])
     assert "\n1 more point is in `compare.json`" in text
 
 
@@ -173,15 +166,11 @@ def test_a_head_that_failed_everywhere_has_a_page_and_a_figure(tmp_path: Path) -
 
 def test_a_long_comparison_shows_what_changed_first_and_says_what_it_left_out() -> None:
     long = [point(f"decode/B{i}", 50.0) for i in range(100)]
-    base, head = pair(
-        long, [*long[:60], *(point(f"decode/B{i}", 40.0 + i) for i in range(60, 100))]
-    )
-    compared = compare(base, head, Thresholds())
+    other = [point(f"decode/B{i}", 40.0 + i) for i in range(60, 100)]
+    compared = compare(*pair(long, [*long[:60], *other]), Thresholds())
     found = context(compared, None)
-    assert (
-        found["detailed"][0][0].id == "decode/B99"
-        and len(found["detailed"]) == compare_page.MOST_CHANGED
-    )
+    assert found["detailed"][0][0].id == "decode/B99"
+    assert len(found["detailed"]) == compare_page.MOST_CHANGED
     assert len(found["rows"]) == compare_page.MOST_ROWS
     assert all(row.changed for row in found["rows"])
     left = 100 - compare_page.MOST_CHANGED - compare_page.MOST_ROWS
@@ -226,14 +215,13 @@ def test_a_series_of_seven_versions_says_which_changed_what_and_why(
     text = render(seven, [None] * 6, "../figures")
     row = r"^\| (\d): (\S+) → (\S+) \| (.*?) \| (.*?) \| (.*?) \|$"
     steps = re.findall(row, text, re.MULTILINE)
-    compared = [
-        f"{sum(p.target == t for p in step.points)}" for step in seven for t in ("decode", "rope")
-    ]
-    assert [n for step in steps for n in re.findall(r"\d+", step[3])] == compared
+    counts = [Counter(p.target for p in step.points) for step in seven]
+    compared = [[str(count["decode"]), str(count["rope"])] for count in counts]
+    assert [re.findall(r"\d+", step[3]) for step in steps] == compared
     assert [step[1:3] for step in steps] == list(itertools.pairwise(VERSIONS))
-    assert [step[4:6] for step in steps] == [
-        ("decode 1", "–") if step == 3 else ("–", "–") for step in range(6)
-    ]
+    assert [step[4:6] for step in steps] == [("–", "–")] * 3 + [("decode 1", "–")] + [
+        ("–", "–")
+    ] * 2
     assert "- **decode**, step 4 (0.6.12 → 0.6.14): 1 point, +" in text
     assert "tile_size_per_bdx 4 → tile_size_per_bdx 1. No later step took it back." in text
     assert re.search(r"^\| `decode/B8` \| 4\S* µs \| 6\S* µs \| .* \| 4: \+\d\S* % \|$", text, re.M)
@@ -283,12 +271,8 @@ def _turned(p: PointChange, to: float = 1.0) -> PointChange:
     """The change of a point in the other direction, to so much of what it was before."""
     if not p.changed:
         return p
-    back = {
-        "base": p.head,
-        "head": to * p.base,
-        "relative": to * p.base / p.head - 1,
-        "verdict": "faster",
-    }
+    back = {"base": p.head, "head": to * p.base, "relative": to * p.base / p.head - 1}
+    back["verdict"] = "faster"
     return replace(p, **back, metrics={"cold_us": replace(p.metrics["cold_us"], **back)})
 
 
@@ -361,14 +345,10 @@ def test_a_host_time_is_a_note_and_no_change() -> None:
 
 
 def test_of_many_host_times_the_most_are_named_as_such() -> None:
-    base, head = pair(
-        sweep(4),
-        [point(p["point"], 10.0 * 1.2 ** (i + 1), host=215.0) for i, p in enumerate(sweep(4))],
-    )
-    text = render([compare(base, head, Thresholds())], [None])
-    assert (
-        "4 host times moved further than two runs of one side lie apart, the most: launch" in text
-    )
+    others = [point(p["point"], p["measurement"]["time_cold_us"], host=215.0) for p in sweep(4)]
+    text = render([compare(*pair(sweep(4), others), Thresholds())], [None])
+    said = "4 host times moved further than two runs of one side lie apart, the most: launch"
+    assert said in text
 
 
 def test_a_tiny_negative_share_is_no_negative_zero(slower: Comparison) -> None:
