@@ -81,18 +81,18 @@ class Spec:
             raise RuntimeError(self.error)
 
 
+def quietly(specs: Any, jobs: int = 2) -> list[Any]:
+    return builds.build(specs, jobs, lambda line: None)
+
+
 def test_modules_are_built_once_each_and_a_failure_is_of_one_module() -> None:
     specs = [Spec("norm"), Spec("rope", "ninja: failed"), Spec("page", is_aot=True)]
     target: Any = SimpleNamespace(modules=lambda p: [specs[p["n"] % 3]])
     found = builds.modules(target, made(6))
     assert len(found) == 3
-    entries = builds.build(found, 2, lambda line: None)
-    report = {entry["name"]: entry for entry in entries}
-    assert {name: entry["status"] for name, entry in report.items()} == {
-        "norm": "built",
-        "rope": "error",
-        "page": "prebuilt",
-    }
+    report = {entry["name"]: entry for entry in quietly(found)}
+    statuses = {name: entry["status"] for name, entry in report.items()}
+    assert statuses == {"norm": "built", "rope": "error", "page": "prebuilt"}
     assert report["rope"]["reason"] == "RuntimeError: ninja: failed"
     assert [spec.builds for spec in specs] == [1, 1, 0]
 
@@ -101,9 +101,7 @@ class NinjaSpec:
     """A module as FlashInfer compiles one: rules with absolute outputs, run in the module's own folder when it is
     loaded. Its compiler notes each file that it compiles, and its linker what stood compiled by then."""
 
-    def __init__(
-        self, folder: Path, name: str, command: str = "cp $in $out", files: int = 2
-    ) -> None:
+    def __init__(self, folder: Path, name: str, command: str = "cp $in $out", files: int = 2):
         self.name, self.folder, self.command = name, folder / name, command
         self.sources = [folder / f"{name}{n}.cu" for n in range(files)]
         self.ninja_path = self.folder / "build.ninja"
@@ -141,6 +139,11 @@ class NinjaSpec:
             raise RuntimeError(f"Ninja build failed.\n{done.stdout}")
 
 
+def compiled(folder: Path) -> list[str]:
+    """The modules that were compiled, in order."""
+    return (folder / "compiled").read_text().split()
+
+
 needs_ninja = pytest.mark.skipif(not shutil.which("ninja"), reason="needs ninja")
 
 
@@ -150,15 +153,15 @@ def test_modules_of_one_graph_are_up_to_date_where_flashinfer_loads_them(tmp_pat
     said: list[str] = []
     found = builds.build(specs, 2, said.append)
     assert [module["status"] for module in found] == ["built"] * 3
-    assert sorted((tmp_path / "compiled").read_text().split()) == ["norm", "page", "rope"]
+    assert sorted(compiled(tmp_path)) == ["norm", "page", "rope"]
     assert any(line.startswith("[12/12] ") for line in said)  # one graph counts them all
     # a second build, and one of theirs, compile nothing
     builds.build(specs, 2, said.append)
     specs[0].build(False, False)
-    assert len((tmp_path / "compiled").read_text().split()) == 3
+    assert len(compiled(tmp_path)) == 3
     specs[0].source.write_text("edited")
     builds.build(specs, 2, said.append)
-    assert (tmp_path / "compiled").read_text().split()[3:] == ["norm"]
+    assert compiled(tmp_path)[3:] == ["norm"]
     assert not list(tmp_path.glob("ncuflow*"))
 
 
@@ -167,23 +170,19 @@ def test_a_build_beside_another_waits_for_the_modules_that_it_needs_alone(tmp_pa
     """The first one compiles both, `rope` until the second has ended, which needs `norm`."""
     ended = tmp_path / "ended"
     slow = f"until [ -e {ended} ]; do :; done; cp $in $out"
-    specs = [
-        NinjaSpec(tmp_path, "norm"),
-        NinjaSpec(tmp_path, "page"),
-        NinjaSpec(tmp_path, "rope", slow),
-    ]
+    specs = [NinjaSpec(tmp_path, name) for name in ("norm", "page")]
+    specs.append(NinjaSpec(tmp_path, "rope", slow))
     taken = Event()
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(builds.build, specs, 2, lambda line: None, taken.set)
         taken.wait()
         try:
-            again = [NinjaSpec(tmp_path, "norm")]
-            second = pool.submit(builds.build, again, 2, lambda line: None).result(timeout=60)
+            second = pool.submit(quietly, [NinjaSpec(tmp_path, "norm")]).result(timeout=60)
             assert not first.done()
         finally:
             ended.touch()
     assert [module["status"] for module in (*second, *first.result())] == ["built"] * 4
-    assert sorted((tmp_path / "compiled").read_text().split()) == ["norm", "page", "rope"]
+    assert sorted(compiled(tmp_path)) == ["norm", "page", "rope"]
 
 
 @needs_ninja
@@ -195,17 +194,28 @@ def test_what_another_build_has_just_finished_is_not_compiled_again(tmp_path: Pa
     assert not (tmp_path / "compiled").exists()
 
 
-def test_a_program_takes_its_points_as_their_modules_stand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It begins when the build has looked which modules there are and one of its own stands, and pauses for others."""
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds are for an H200, and their locks lie in the test's folder."""
     monkeypatch.setenv(builds.ARCH_LIST, "9.0a")
     monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
-    specs = {name: NinjaSpec(tmp_path, name) for name in ("slow", "quick")}
-    for spec in specs.values():
+
+
+@pytest.fixture
+def of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, NinjaSpec]:
+    """The modules of two points of rope, by their tokens."""
+    found = {512: NinjaSpec(tmp_path, "slow"), 1024: NinjaSpec(tmp_path, "quick")}
+    for spec in found.values():
         spec.folder.mkdir()
-    of = {512: "slow", 1024: "quick"}
-    monkeypatch.setattr(load("rope"), "build", Build(generate=lambda p: [specs[of[p["tokens"]]]]))
+    generate = Build(generate=lambda p: [found[p["tokens"]]])
+    monkeypatch.setattr(load("rope"), "build", generate)
+    return found
+
+
+def test_a_program_takes_its_points_as_their_modules_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: dict[int, NinjaSpec]
+) -> None:
+    """It begins when the build has looked which modules there are and one of its own stands, and pauses for others."""
     slow, quick = sweep.points(load("rope"), [{"tokens": list(of)}])
     path, order = points_file(tmp_path, [slow.as_dict(), quick.as_dict()]), []
     looks, compiles, begun, paused = (Event() for _ in range(4))
@@ -213,7 +223,7 @@ def test_a_program_takes_its_points_as_their_modules_stand(
     def wanted(*given: Any) -> list[Any]:
         looks.set()
         compiles.wait()
-        return list(specs.values())
+        return list(of.values())
 
     def build(specs: Any, jobs: int, log: Any, taken: Any) -> list[Any]:
         with ExitStack() as first, ExitStack() as second:
@@ -257,14 +267,8 @@ def test_a_program_takes_its_points_as_their_modules_stand(
 
 
 def test_of_several_points_the_first_to_stand_comes_first_and_what_is_timed_waits_for_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    of: dict[int, NinjaSpec],
 ) -> None:
-    monkeypatch.setenv(builds.ARCH_LIST, "9.0a")
-    monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
-    of = {512: NinjaSpec(tmp_path, "slow"), 1024: NinjaSpec(tmp_path, "quick")}
-    for spec in of.values():
-        spec.folder.mkdir()
-    monkeypatch.setattr(load("rope"), "build", Build(generate=lambda p: [of[p["tokens"]]]))
     slow, quick = points = sweep.points(load("rope"), [{"tokens": list(of)}])
     waits = Event()
 
@@ -275,10 +279,8 @@ def test_of_several_points_the_first_to_stand_comes_first_and_what_is_timed_wait
     with ExitStack() as one, ExitStack() as other, ThreadPoolExecutor(2) as pool:
         assert builds.locked(Path(of[512].lock_path), one)
         assert builds.locked(Path(of[1024].lock_path), other)
-        awaited, timed = (
-            WaitForBuild(load("rope"), points),
-            WaitForBuild(load("rope"), points, together=True),
-        )
+        awaited = WaitForBuild(load("rope"), points)
+        timed = WaitForBuild(load("rope"), points, together=True)
         beginning, all_begun = pool.submit(awaited.begin), pool.submit(timed.begin)
         of[1024].jit_library_path.touch()
         beginning.result(60)
@@ -296,8 +298,6 @@ def test_what_is_traced_waits_until_nobody_compiles_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiling: Any
 ) -> None:
     """Its own modules stand; what compiles belongs to others, to two at a time: a sweep's build, and the graph of a trial."""
-    monkeypatch.setenv(builds.ARCH_LIST, "9.0a")
-    monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
     monkeypatch.setattr(load("rope"), "build", Build(generate=lambda p: []))
     monkeypatch.setattr(builds.shutil, "which", lambda name: name)
     points = sweep.points(load("rope"), [{}])
@@ -327,14 +327,10 @@ def test_what_is_traced_waits_until_nobody_compiles_anything(
 
 
 @needs_ninja
-def test_compilers_of_a_killed_build_are_waited_for_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compilers_of_a_killed_build_are_waited_for_too(tmp_path: Path) -> None:
     """They have its lock: what they compile is compiled to its end."""
-    monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
     held = tmp_path / "held"
-    spec = NinjaSpec(tmp_path, "norm", f"readlink /proc/self/fd/* > {held}; cp $in $out")
-    builds.build([spec], 1, lambda line: None)
+    quietly([NinjaSpec(tmp_path, "norm", f"readlink /proc/self/fd/* > {held}; cp $in $out")])
     assert str(builds.compiles()) in held.read_text().splitlines()
 
 
@@ -354,8 +350,7 @@ def test_what_the_gpu_can_begin_with_comes_first_and_then_what_compiles_longest(
     files = {"decode": 3, "prefill": 10, "norm": 2, "mla_sm90": 3, "prefill_sm90": 10, "rope": 2}
     files |= {"pod": 18, "sampling": 3}
     specs = [NinjaSpec(tmp_path, name, files=count) for name, count in files.items()]
-    found = builds.build(specs, 1, lambda line: None)
-    order = (tmp_path / "compiled").read_text().split()
+    found, order = quietly(specs, 1), compiled(tmp_path)
     small = ["decode", "sampling", "norm", "rope"]
     assert order == [*small, "prefill_sm90", "mla_sm90", "pod", "prefill"]
     before = [(tmp_path / name / f"{name}.so.before").read_text().split() for name in small]
@@ -367,62 +362,43 @@ def test_what_the_gpu_can_begin_with_comes_first_and_then_what_compiles_longest(
 def test_a_module_that_does_not_compile_does_not_keep_the_others(tmp_path: Path) -> None:
     failing = NinjaSpec(tmp_path, "norm", "echo x.cuh: error: no boost; false")
     specs = [failing, *(NinjaSpec(tmp_path, name) for name in ("rope", "page"))]
-    found = {module["name"]: module for module in builds.build(specs, 1, lambda line: None)}
+    found = {module["name"]: module for module in quietly(specs, 1)}
     assert [module["status"] for module in found.values()] == ["error", "built", "built"]
     assert "x.cuh: error: no boost" in found["norm"]["reason"]
 
 
-def test_the_modules_of_all_targets_are_one_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(builds.ARCH_LIST, "9.0a")
+def built(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *more: str, **generate: Any
+) -> tuple[int, list[Any]]:
+    """How a build of a point of each of these targets ends, and its modules; as the targets' code names them."""
     paths = []
-    for name in ("rmsnorm", "rope"):
-        target = load(name)
-        monkeypatch.setattr(target, "build", Build(generate=lambda p, name=name: [Spec(name)]))
-        (tmp_path / name).mkdir()
-        (point,) = sweep.points(target, [{}])
-        paths.append(str(points_file(tmp_path / name, [point.as_dict()])))
-    out = tmp_path / "build.json"
-    assert dispatch(["build", "--points", *paths, "--out", str(out), "--jobs", "3"]) == 0
-    written = json.loads(out.read_text("utf-8"))
-    assert [module["name"] for module in written["modules"]] == ["rmsnorm", "rope"]
-    assert written["jobs"] == 3
-
-
-def test_a_target_whose_code_cannot_name_its_modules_does_not_keep_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv(builds.ARCH_LIST, "9.0a")
-    paths = []
-    for name, generate in (("rope", lambda p: 1 // 0), ("rmsnorm", lambda p: [Spec("norm")])):
-        monkeypatch.setattr(load(name), "build", Build(generate=generate))
-        (tmp_path / name).mkdir()
+    for name, modules in generate.items():
+        monkeypatch.setattr(load(name), "build", Build(generate=modules))
+        (folder / name).mkdir()
         (point,) = sweep.points(load(name), [{}])
-        paths.append(str(points_file(tmp_path / name, [point.as_dict()])))
-    out = tmp_path / "build.json"
-    assert dispatch(["build", "--points", *paths, "--out", str(out)]) == 0
-    assert [module["name"] for module in json.loads(out.read_text("utf-8"))["modules"]] == ["norm"]
-    assert "not built: ZeroDivisionError" in capsys.readouterr().err
+        paths.append(str(points_file(folder / name, [point.as_dict()])))
+    out = folder / "build.json"
+    status = dispatch(["build", "--points", *paths, "--out", str(out), *more])
+    written = json.loads(out.read_text("utf-8"))
+    assert written["jobs"] == 3 or not more
+    return status, written["modules"]
 
 
-def test_the_command_tells_a_failure_and_names_the_module(
+def test_the_modules_of_all_targets_are_one_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(builds.ARCH_LIST, "9.0a")
-    monkeypatch.setattr(load("rope"), "build", Build(generate=lambda p: [Spec("rope", "no nvcc")]))
-    (point,) = sweep.points(load("rope"), [{}])
-    path, out = points_file(tmp_path, [point.as_dict()]), tmp_path / "build.json"
-    assert dispatch(["build", "--points", str(path), "--out", str(out)]) == 3
-    assert "rope: RuntimeError: no nvcc" in capsys.readouterr().err
-    assert json.loads(out.read_text("utf-8"))["modules"][0]["status"] == "error"
+    """And what does not name its modules, or does not compile, does not keep the others, and is told."""
+    names = {"rmsnorm": lambda p: [Spec("norm")], "rope": lambda p: [Spec("rope", "no nvcc")]}
+    names["decode"] = lambda p: 1 // 0
+    status, modules = built(tmp_path, monkeypatch, "--jobs", "3", **names)
+    assert status == 3
+    assert [(m["name"], m["status"]) for m in modules] == [("norm", "built"), ("rope", "error")]
+    said = capsys.readouterr().err
+    assert "rope: RuntimeError: no nvcc" in said and "not built: ZeroDivisionError" in said
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '[{"id": "x"}]', "[3]"])
-def test_a_file_that_is_no_plan_is_named(
-    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(builds.ARCH_LIST, "9.0a")
+def test_a_file_that_is_no_plan_is_named(tmp_path: Path, text: str) -> None:
     path, out = tmp_path / "points.json", tmp_path / "build.json"
     path.write_text(text)
     with pytest.raises(BadInput, match=r"points\.json: not a list of points"):
@@ -462,7 +438,7 @@ def test_what_none_of_the_gpus_can_run_is_not_built(
 def test_with_an_arch_list_a_build_is_not_for_the_gpu_that_is_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FLASHINFER_CUDA_ARCH_LIST", "8.0")
+    monkeypatch.setenv(builds.ARCH_LIST, "8.0")
     monkeypatch.setattr(gpu, "Gpu", lambda: pytest.fail("asked"))
     monkeypatch.setattr(nvml, "capabilities", lambda: ["9.0"])
     monkeypatch.setattr(PREFILL, "build", Build(generate=lambda p: [Spec(p["backend"])]))

@@ -14,48 +14,37 @@ from typing import Any
 
 import fake_gpus
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_python
 
 from ncuflow import cli
 from ncuflow.gpu import nvml
 from ncuflow.run import machine, preflight, probes
 
 
-def facts(monkeypatch: pytest.MonkeyPatch, folder: Path, **told: Any) -> dict[str, Any]:
+@pytest.fixture
+def facts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """What is known of an H200 of which NVML tells otherwise."""
-    fake_gpus.put(monkeypatch, folder, fake_gpus.H200 | told)
-    found = nvml.first().facts()
-    assert found
-    return found
+
+    def known(**told: Any) -> Any:
+        fake_gpus.put(monkeypatch, tmp_path, fake_gpus.H200 | told)
+        return nvml.first().facts()
+
+    return known
 
 
-def test_no_gpu_is_a_finding_with_a_remedy() -> None:
+def test_what_the_driver_tells_of_a_gpu_is_three_findings_and_no_gpu_is_one(facts: Any) -> None:
     (found,) = preflight.gpu_findings(None)
     assert found["status"] == "missing" and "recorded evidence" in found["remedy"]
-
-
-def test_clocks_that_nothing_holds_back_are_well(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    gpu, driver, clocks = preflight.gpu_findings(facts(monkeypatch, tmp_path))
+    gpu, driver, clocks = preflight.gpu_findings(facts())
     assert gpu["found"] == "NVIDIA H200, compute capability 9.0, 140 GiB"
     assert driver["found"] == fake_gpus.DRIVER
-    found = "SM 1980 of 1980 MHz, memory 3201 MHz"
-    assert (clocks["status"], clocks["found"]) == ("ok", found)
-
-
-def test_throttling_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = preflight.clock_finding(
-        facts(monkeypatch, tmp_path, CurrentClocksThrottleReasons=0x44, ClockInfoMEM=None)
-    )
+    said = "SM 1980 of 1980 MHz, memory 3201 MHz"
+    assert (clocks["status"], clocks["found"]) == ("ok", said)
+    # Throttling is named, and clocks that are not told are not zero.
+    found = preflight.clock_finding(facts(CurrentClocksThrottleReasons=0x44, ClockInfoMEM=None))
     assert found["status"] == "warn" and "memory ? MHz" in found["found"]
     assert "sw power cap, hw thermal slowdown" in found["found"]
-
-
-def test_clocks_that_are_not_told_are_not_zero(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    found = preflight.clock_finding(facts(monkeypatch, tmp_path, ClockInfoSM=None))
+    found = preflight.clock_finding(facts(ClockInfoSM=None))
     assert (found["status"], found["found"]) == ("warn", "the driver does not tell")
 
 
@@ -106,23 +95,15 @@ def test_stale_ncu_lock_of_another_user(tmp_path: Path) -> None:
     assert found["status"] == "warn" and str(tmp_path) not in json.dumps(found)
 
 
-def test_jit_cache_is_counted(tmp_path: Path) -> None:
+def test_jit_cache_tool_chain_and_disk(tmp_path: Path) -> None:
     library = tmp_path / "0.6.18/90a/cached_ops/norm/norm.so"
     library.parent.mkdir(parents=True)
     library.write_bytes(bytes(2 << 20))
     assert preflight.cache_finding(tmp_path, "~/.cache")["found"] == "~/.cache: 1 modules, 2 MiB"
-
-
-def test_tool_chain_and_disk() -> None:
     missing = preflight.installed("ninja", None)
     assert (missing["status"], missing["remedy"]) == ("missing", "pip install ninja")
     assert preflight.installed("g++", "found")["remedy"] is None
     assert preflight.disk_finding(int(1e9))["remedy"] == "reports and the JIT cache want 5 GB"
-
-
-def program(folder: Path, name: str, body: str) -> None:
-    (folder / name).write_text(f"#!/bin/sh\n{body}\n")
-    (folder / name).chmod(0o755)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +121,8 @@ def test_tier(  # type: ignore[no-untyped-def]
     gpus, programs, packages, refused, tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in programs:
-        program(tmp_path, name, "true")
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
     if gpus is None:
         fake_gpus.no_driver(monkeypatch, tmp_path)
     else:
@@ -160,18 +142,14 @@ def test_preflight_anywhere_names_no_machine(tmp_path: Path) -> None:
     out = tmp_path / "environment.json"
     secret = {**os.environ, "HF_TOKEN": "hf_planted_token_value", "HOME": "/home/alice"}
     command = [sys.executable, "-m", "ncuflow", "preflight", "--out", str(out), "--recorded"]
-    done = subprocess.run(
-        command, cwd=ROOT, env=secret, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    subprocess.run(command, cwd=ROOT, env=secret, check=True)
     text = out.read_text()
     result = json.loads(text)
     assert result["tier"] == result["provenance"]["tier"] == "C"
     assert not [row for row in result["findings"] if row["status"] != "ok" and not row["remedy"]]
     assert "hf_planted" not in text and "/home/alice" not in text and str(ROOT) not in text
-    assert {"gpu", "ncu", "nsys", "jit cache", "disk"} <= {
-        row["check"] for row in result["findings"]
-    }
+    checks = {row["check"] for row in result["findings"]}
+    assert {"gpu", "ncu", "nsys", "jit cache", "disk"} <= checks
 
 
 @pytest.mark.parametrize(
@@ -194,11 +172,8 @@ def test_the_jit_cache_is_named_as_its_owner_finds_it(
 
 def test_the_tier_needs_no_heavy_import() -> None:
     heavy = {"torch", "flashinfer", "numpy", "pyarrow", "pandas"}
-    code = f"import sys, ncuflow.run.machine as m; m.tier_reason(None); print(sorted({heavy} & {{*sys.modules}}))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    code = f"import sys, ncuflow.run.machine as m; m.tier_reason(None); sys.exit(bool({heavy} & {{*sys.modules}}))"
+    assert run_python(code) == (0, "")
 
 
 TORCH = """
@@ -257,6 +232,16 @@ def found_of_torch(folder: Path) -> tuple[str, str]:
     return row["status"], row["found"]
 
 
+def asks(monkeypatch: pytest.MonkeyPatch, folder: Path, modules: dict[str, str]) -> None:
+    """Torch is asked, and is of these modules."""
+    folder.mkdir(exist_ok=True)
+    for name, text in modules.items():
+        (folder / name).write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(probes, "ASK", ASK)
+
+
 @pytest.mark.parametrize(
     ("torch", "status", "words"),
     [
@@ -272,12 +257,7 @@ def found_of_torch(folder: Path) -> tuple[str, str]:
 def test_whether_torch_loads_and_sees_the_gpu_is_found(
     one_gpu: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str, status: str, words: str
 ) -> None:  # fmt: skip
-    package = tmp_path / "modules/torch.py"
-    package.parent.mkdir()
-    package.write_text(f"{TORCH}{torch}")
-    monkeypatch.setenv("PYTHONPATH", str(package.parent), prepend=os.pathsep)
-    monkeypatch.chdir(package.parent)
-    monkeypatch.setattr(probes, "ASK", ASK)
+    asks(monkeypatch, tmp_path / "modules", {"torch.py": f"{TORCH}{torch}"})
     if status == "warn":
         monkeypatch.setattr(probes, "LIMIT_S", 1.0)
         monkeypatch.setattr(preflight, "LIMIT_S", 1.0)
@@ -294,8 +274,11 @@ def test_torch_is_imported_only_where_its_libraries_tell_nothing_good(
 ) -> None:  # fmt: skip
     package = tmp_path / "modules/torch"
     (package / "lib").mkdir(parents=True)
-    (package / "__init__.py").write_text("raise OSError('imported')")
-    (package / "version.py").write_text("cuda = '13.0'")
+    modules = {
+        "torch/__init__.py": "raise OSError('imported')",
+        "torch/version.py": "cuda = '13.0'",
+    }
+    asks(monkeypatch, package.parent, modules)
     code = f"int cuDriverGetVersion(int *version) {{ *version = {driver or 13000}; return 0; }}"
     code += f"int cuInit(unsigned flags) {{ return {starts}; }}"
     libraries = [tmp_path / "libcuda.so.1"] + [package / "lib/libtorch_python.so"] * bool(driver)
@@ -303,9 +286,6 @@ def test_torch_is_imported_only_where_its_libraries_tell_nothing_good(
         command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
         subprocess.run(command, input=code, text=True, check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(package.parent), prepend=os.pathsep)
-    monkeypatch.chdir(package.parent)
-    monkeypatch.setattr(probes, "ASK", ASK)
     failed = ("fail", "2.15.0, cannot be loaded: OSError: imported")
     assert found_of_torch(tmp_path) == (failed if asked else ("ok", "2.15.0"))
 
@@ -328,10 +308,7 @@ def test_torch_is_asked_while_the_gpu_is_measured(
     assert found_of_torch(tmp_path) == ("ok", "2.15.0")
 
 
-@pytest.mark.parametrize(
-    "error",
-    [ImportError("No module named 'cuda'"), RuntimeError("lost"), OSError("libnvrtc.so.13")],
-)
+@pytest.mark.parametrize("error", [ImportError("No module"), RuntimeError("lost"), OSError("lib")])
 def test_what_cannot_be_measured_has_no_ceilings_and_says_why(
     one_gpu: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fake_gpus
 import pytest
@@ -58,66 +60,75 @@ done
 """
 
 
+REPORTS = FAKE + 'echo report >"$report"; env >seen; echo "$all" >args; cp "$points" given.json\n'
+
+
 def profile(bench: Path, *more: str) -> int:
     words = ["decode", "--points", "points.json", "--out", "out", "--sections", "SpeedOfLight"]
     return dispatch(["ncu", *words, *more])
 
 
-def found(
-    monkeypatch: pytest.MonkeyPatch, kernels: dict[str, int], failed: dict[str, int] | None = None
-) -> None:
-    result = Contents(kernels, failed or {}, 0, sum(kernels.values()))
-    monkeypatch.setattr(ncu, "count_kernels", lambda report, points: result)
+def recorded(bench: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((bench / "out/sweep.json").read_text())
+    return found
 
 
-def test_a_complete_sweep(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(bench, "ncu", FAKE + 'echo report >"$report"; env >"seen"; echo "$all" >args')
-    found(monkeypatch, dict.fromkeys(POINTS, 1))
+def timed(bench: Path, **status: str) -> None:
+    """A timing whose points, by their batch, ended so."""
+    rows = [json.dumps({"point": f"decode/{point}", "status": s}) for point, s in status.items()]
+    (bench / "timing.jsonl").write_text("\n".join(rows))
+
+
+@pytest.fixture
+def holds(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets a report hold these kernels: without more one of each point."""
+
+    def found(kernels: dict[str, int], failed: dict[str, int] | None = None) -> None:
+        result = Contents(kernels, failed or {}, 0, sum(kernels.values()))
+        monkeypatch.setattr(ncu, "count_kernels", lambda report, points: result)
+
+    found(dict.fromkeys(POINTS, 1))
+    return found
+
+
+@pytest.mark.usefixtures("holds")
+def test_a_complete_sweep(bench: Path) -> None:
+    program(bench, "ncu", REPORTS)
     assert profile(bench) == 0
-    record = json.loads((bench / "out/sweep.json").read_text())
+    record = recorded(bench)
     assert record["points"] == POINTS
     assert record["kernels"] == dict.fromkeys(POINTS, 1)
     assert record["lost"] == []
     origin = record["origin"]
     assert (record["tool"], origin["ncu"], origin["gpu"]) == ("ncu", "2025.3.1.0", "NVIDIA H200")
     assert origin["nsys"] is None and origin["python"] == platform.python_version()
-    assert (bench / "out/sweep.ncu-rep").exists()
     assert sorted(p.name for p in (bench / "out").iterdir()) == ["sweep.json", "sweep.ncu-rep"]
     assert TOKEN not in (bench / "seen").read_text()
     assert "CUDA_VISIBLE_DEVICES=GPU-aaaa" in (bench / "seen").read_text()
+    # The range opens late, rules are applied where they are asked for, and no absolute path is stored.
+    words = (bench / "args").read_text()
+    assert "--nvtx --profile-from-start off --clock-control none" in words
+    assert "-m ncuflow launch decode --mode trace" in words and "--repeats 1 --no-flush" in words
+    assert "--apply-rules no" in words and "--unchecked" not in words
+    text = (bench / "out/sweep.json").read_text()
+    assert str(bench) not in text and '"/' not in text and record["command"][0] == "ncu"
+    assert profile(bench, "--name", "deep", "--rules") == 0
+    words = (bench / "args").read_text()
+    assert "--apply-rules yes" in words and "--import-source" not in words
+    assert (bench / "out/deep.ncu-rep").exists()
 
 
-def test_command_opens_the_range_late_and_stores_no_absolute_path(
-    bench: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program(bench, "ncu", FAKE + 'echo report >"$report"; echo "$all" >args')
-    found(monkeypatch, dict.fromkeys(POINTS, 1))
-    profile(bench)
-    seen = (bench / "args").read_text()
-    assert "--nvtx --profile-from-start off --clock-control none" in seen
-    assert "-m ncuflow launch decode --mode trace" in seen and "--repeats 1 --no-flush" in seen
-    record = (bench / "out/sweep.json").read_text()
-    assert str(bench) not in record and '"/' not in record
-    assert json.loads(record)["command"][0] == "ncu"
+CHIPS = {"9.0": "gh100", "8.0": "ga100", "10.0": "gb100", "12.0": "gb202", "13.0": chips.ANY}
 
 
-@pytest.mark.parametrize(
-    ("capability", "chip"),
-    [
-        ("9.0", "gh100"),
-        ("8.0", "ga100"),
-        ("10.0", "gb100"),
-        ("12.0", "gb202"),
-        ("13.0", chips.ANY),
-    ],
-)
+@pytest.mark.usefixtures("holds")
+@pytest.mark.parametrize(("capability", "chip"), CHIPS.items())
 def test_the_registrys_counters_are_asked_for_by_the_names_of_this_gpu(
     bench: Path, monkeypatch: pytest.MonkeyPatch, capability: str, chip: str
 ) -> None:
     told = [int(part) for part in capability.split(".")]
     fake_gpus.put(monkeypatch, bench, fake_gpus.H200 | {"CudaComputeCapability": told})
-    program(bench, "ncu", FAKE + 'echo report >"$report"; echo "$all" >args')
-    found(monkeypatch, dict.fromkeys(POINTS, 1))
+    program(bench, "ncu", REPORTS)
     assert profile(bench, "--registry", "--metrics", "one.sum,two.sum") == 0
     words = (bench / "args").read_text().split()
     asked = words[words.index("--metrics") + 1].split(",")
@@ -129,100 +140,85 @@ def test_the_registrys_counters_are_asked_for_by_the_names_of_this_gpu(
 def test_integer_operations_of_tensor_cores_are_counted_where_a_target_has_them() -> None:
     decode = load("decode")
     choices = {**decode.choices, "dtype": ("f16", "int8")}
-    assert {*registry.METRICS} - {*ncu.registry_keys(decode)} == {
-        "tensor_int_ops",
-        "tensor_int_ops_peak_per_second",
-    }
+    left = {*registry.METRICS} - {*ncu.registry_keys(decode)}
+    assert left == {"tensor_int_ops", "tensor_int_ops_peak_per_second"}
     assert ncu.registry_keys(replace(decode, choices=choices)) == tuple(registry.METRICS)
 
 
-def test_points_that_one_took_along_are_profiled_again_without_it(
-    bench: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_points_that_one_took_along_are_profiled_again_without_it(bench: Path, holds: Any) -> None:
     """As `ncuflow launch` leaves it: the point that broke the CUDA context, and those after it."""
     broken = r'{"point": "decode/B1", "status": "error", "reason": "illegal access"}\n'
     broken += r'{"point": "decode/B32", "status": "lost", "reason": "the GPU was lost"}\n'
     rest = r'{"point": "decode/B32", "status": "ok"}\n{"point": "decode/B128", "status": "ok"}\n'
     runs = 'echo report >"$report"; cat $points >>launched; grep -q B1\\" $points'
     program(bench, "ncu", FAKE + f"{runs} && printf '{broken}' >$out || printf '{rest}' >$out")
-    found(monkeypatch, dict.fromkeys(POINTS[1:], 1))
+    holds(dict.fromkeys(POINTS[1:], 1))
     assert profile(bench) == 3
     launched = (bench / "launched").read_text()
     assert [launched.count(f'"{point}"') for point in POINTS] == [1, 2, 2]
-    record = json.loads((bench / "out/sweep.json").read_text())
+    record = recorded(bench)
     assert record["points"] == POINTS
     assert record["lost"] == [{"point": "decode/B1", "reason": "error: illegal access"}]
 
 
 def test_a_lost_gpu_that_no_point_is_blamed_for_is_not_profiled_again(
-    bench: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Path, holds: Any
 ) -> None:
     lines = r'{"point": "decode/B1", "status": "lost", "reason": "gone"}\n'
     program(bench, "ncu", FAKE + f"echo report >$report; echo x >>runs; printf '{lines}' >$out")
-    found(monkeypatch, {POINTS[1]: 1})
+    holds({POINTS[1]: 1})
     assert profile(bench) == 3
     assert (bench / "runs").read_text() == "x\n"
 
 
 def test_lost_points_are_named_and_the_report_stands(
-    bench: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bench: Path, holds: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = r'{"point": "decode/B1", "status": "ok"}\n'
     lines += r'{"point": "decode/B32", "status": "error", "reason": "out of memory"}\n'
     program(bench, "ncu", FAKE + f"echo report >$report; printf '{lines}' >$out")
-    found(monkeypatch, {POINTS[0]: 1})
+    holds({POINTS[0]: 1})
     assert profile(bench) == 3
     assert (bench / "out/sweep.ncu-rep").exists()
-    assert json.loads((bench / "out/sweep.json").read_text())["lost"] == [
+    assert recorded(bench)["lost"] == [
         {"point": "decode/B32", "reason": "error: out of memory"},
         {"point": "decode/B128", "reason": "not reached"},
     ]
     assert "lost: decode/B128: not reached" in capsys.readouterr().err
 
 
-def test_a_kernel_without_duration_is_a_lost_point(
-    bench: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_kernel_without_duration_is_a_lost_point_and_a_truncated_report_is_not_complete(
+    bench: Path, holds: Any
 ) -> None:
-    program(bench, "ncu", FAKE + "echo report >$report")
-    found(monkeypatch, dict.fromkeys(POINTS, 2), {POINTS[1]: 1})
-    assert profile(bench) == 3
-    lost = json.loads((bench / "out/sweep.json").read_text())["lost"]
-    assert lost == [{"point": POINTS[1], "reason": "failed: 1 of 2 kernels have no duration"}]
-
-
-def test_a_truncated_report_is_not_complete(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    profiled = "".join(
-        f"echo '==PROF== Profiling \"K\" - {i}: 0%....100% - 33 passes';" for i in range(5)
+    profiled = (
+        "for i in 1 2 3 4 5; do echo '==PROF== Profiling \"K\" - 0: 0%....100% - 33 passes'; done\n"
     )
-    program(bench, "ncu", FAKE + profiled + "echo report >$report")
-    found(monkeypatch, dict.fromkeys(POINTS, 1))
+    program(bench, "ncu", REPORTS + profiled)
     assert profile(bench) == 3
-    notes = json.loads((bench / "out/sweep.json").read_text())["notes"]
-    assert "the report holds 3 of the 5 kernels that ncu profiled" in notes
+    assert "the report holds 3 of the 5 kernels that ncu profiled" in recorded(bench)["notes"]
+    holds(dict.fromkeys(POINTS, 2), {POINTS[1]: 1})
+    assert profile(bench) == 3
+    lost = {"point": POINTS[1], "reason": "failed: 1 of 2 kernels have no duration"}
+    assert recorded(bench)["lost"] == [lost]
 
 
-def test_time_limit_names_what_was_not_reached(
-    bench: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wait = "exec 3<>fifo; read x <&3"
+WAIT = "exec 3<>fifo; read x <&3"
+
+
+def test_time_limit_names_what_was_not_reached(bench: Path, holds: Any) -> None:
     os.mkfifo(bench / "fifo")
-    body = (
-        FAKE
-        + "echo report >$report;"
-        + 'printf \'{"point": "decode/B1", "status": "ok"}\\n\' >$out.partial;'
-        + wait
-    )
-    program(bench, "ncu", body)
-    found(monkeypatch, {POINTS[0]: 1})
+    partial = 'printf \'{"point": "decode/B1", "status": "ok"}\\n\' >$out.partial;'
+    program(bench, "ncu", REPORTS + partial + WAIT)
+    holds({POINTS[0]: 1})
     assert profile(bench, "--timeout", "1") == 3
-    lost = json.loads((bench / "out/sweep.json").read_text())["lost"]
+    lost = recorded(bench)["lost"]
     assert [entry["point"] for entry in lost] == POINTS[1:]
     assert all("not reached: stopped at the time limit" in entry["reason"] for entry in lost)
 
 
 def test_a_hang_without_a_report_writes_nothing(bench: Path) -> None:
     os.mkfifo(bench / "fifo")
-    program(bench, "ncu", FAKE + "exec 3<>fifo; read x <&3")
+    program(bench, "ncu", FAKE + WAIT)
     with pytest.raises(CaptureError, match="time limit") as error:
         profile(bench, "--timeout", "1")
     assert error.value.code == 1
@@ -230,11 +226,8 @@ def test_a_hang_without_a_report_writes_nothing(bench: Path) -> None:
 
 
 def test_refused_counters_are_one_line_with_the_remedy(bench: Path) -> None:
-    program(
-        bench,
-        "ncu",
-        FAKE + "echo '==ERROR== ERR_NVGPUCTRPERM - The user does not have permission'; exit 1",
-    )
+    said = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"
+    program(bench, "ncu", FAKE + f"echo '{said}'; exit 1")
     with pytest.raises(CaptureError, match="NVreg_RestrictProfilingToAdminUsers=0") as error:
         profile(bench)
     assert error.value.code == 5
@@ -242,21 +235,19 @@ def test_refused_counters_are_one_line_with_the_remedy(bench: Path) -> None:
     assert list((bench / "out").iterdir()) == []
 
 
-def test_only_points_that_timed_well_are_profiled(
-    bench: Path, monkeypatch: pytest.MonkeyPatch
+def test_only_points_that_timed_well_are_profiled_and_those_unchecked(
+    bench: Path, holds: Any
 ) -> None:
-    status = {POINTS[0]: "ok", POINTS[1]: "wrong", POINTS[2]: "skipped"}
-    rows = [json.dumps({"point": point, "status": value}) for point, value in status.items()]
-    (bench / "timing.jsonl").write_text("\n".join(rows))
-    program(bench, "ncu", FAKE + 'echo report >$report; cp "$points" given.json')
-    found(monkeypatch, {POINTS[0]: 1})
+    timed(bench, B1="ok", B32="wrong", B128="skipped")
+    program(bench, "ncu", REPORTS)
+    holds({POINTS[0]: 1})
     assert profile(bench, "--timing", "timing.jsonl") == 0
     assert [point["id"] for point in json.loads((bench / "given.json").read_text())] == [POINTS[0]]
+    assert "--unchecked" in (bench / "args").read_text()
 
 
 def test_no_point_that_timed_well_means_nothing_is_profiled(bench: Path) -> None:
-    rows = [json.dumps({"point": point, "status": "error"}) for point in POINTS[:2]]
-    (bench / "timing.jsonl").write_text("\n".join(rows))  # the third has no record at all
+    timed(bench, B1="error", B32="error")  # the third has no record at all
     program(bench, "ncu", "touch started")
     assert profile(bench, "--timing", "timing.jsonl") == 3
     assert not (bench / "started").exists()
@@ -264,32 +255,6 @@ def test_no_point_that_timed_well_means_nothing_is_profiled(bench: Path) -> None
     record = json.loads(report.with_suffix(".json").read_text())
     assert report.stat().st_size == 0 and (record["points"], record["kernels"]) == ([], {})
     assert [loss["reason"] for loss in record["lost"]] == ["error: None"] * 2 + ["not reached"]
-
-
-def test_what_the_timing_run_checked_is_not_checked_again(
-    bench: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [json.dumps({"point": point, "status": "ok"}) for point in POINTS]
-    (bench / "timing.jsonl").write_text("\n".join(rows))
-    program(bench, "ncu", FAKE + 'echo report >$report; echo "$all" >args')
-    found(monkeypatch, dict.fromkeys(POINTS, 1))
-    assert profile(bench, "--timing", "timing.jsonl") == 0
-    assert "--unchecked" in (bench / "args").read_text()
-    assert profile(bench) == 0
-    assert "--unchecked" not in (bench / "args").read_text()
-
-
-def test_rules_are_applied_where_they_are_asked_for(
-    bench: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program(bench, "ncu", FAKE + 'echo report >$report; echo "$all" >args')
-    found(monkeypatch, dict.fromkeys(POINTS, 1))
-    assert profile(bench) == 0
-    assert "--apply-rules no" in (bench / "args").read_text()
-    assert profile(bench, "--name", "deep", "--rules") == 0
-    assert "--apply-rules yes" in (bench / "args").read_text()
-    assert "--import-source" not in (bench / "args").read_text()
-    assert (bench / "out/deep.ncu-rep").exists()
 
 
 @pytest.mark.parametrize("text", ["not json", '{"id": 1}', '[{"name": "x"}]'])
@@ -307,10 +272,8 @@ def test_progress_says_point_kernels_elapsed_and_left(tmp_path: Path) -> None:
     records.write_text('{"point": "a"}\n{"point": "b"}\n{"point": "cut sho')
     now[0] = 20.0
     progress.line('==PROF== Profiling "BatchDecode" - 2 (3/8): 0%....100% - 33 passes')
-    assert (
-        progress.describe()
-        == "decode sweep: point 3 of 4, 1 kernels, 20 s elapsed, about 20 s left"
-    )
+    said = "decode sweep: point 3 of 4, 1 kernels, 20 s elapsed, about 20 s left"
+    assert progress.describe() == said
 
 
 def test_that_it_waits_for_the_gpu_is_said_and_is_no_part_of_what_has_passed(
