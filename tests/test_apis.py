@@ -35,18 +35,14 @@ def test_open_axes_get_the_sizes_of_the_point_and_the_others_keep_their_own() ->
     found = apis.sizes(template(init), {"tokens": 100, "batch": 7})
     assert found == {"num_tokens": 100, "batch_size": 7, "batch_size_plus_1": 8, "strange": 4}
 
+    def limited(*, M: int) -> None: ...  # noqa: N803
 
-def test_an_axis_with_a_limit_keeps_it() -> None:
-    def init(*, M: int) -> None: ...  # noqa: N803
-
-    made = template(init, name_prefix="mm_M1_16_K7168_N256")
+    made = template(limited, name_prefix="mm_M1_16_K7168_N256")  # an axis with a limit keeps it
     assert apis.sizes(made, {"tokens": 4096, "batch": 1}) == {"M": 16}
 
+    def states(*, batch_size: int, pool_size: int = 8) -> None: ...
 
-def test_states_that_are_indexed_by_the_sequence_are_as_many_as_sequences() -> None:
-    def init(*, batch_size: int, pool_size: int = 8) -> None: ...
-
-    made = template(init, name_prefix="gdn_mtp")
+    made = template(states, name_prefix="gdn_mtp")  # which are indexed by the sequence
     assert apis.sizes(made, {"tokens": 16, "batch": 64}) == {"batch_size": 64, "pool_size": 64}
 
 
@@ -58,27 +54,14 @@ def test_the_reference_gets_its_arguments_by_its_own_names() -> None:
     cache = SimpleNamespace(param="paged_kv_cache", tuple_idx=0)
     made = template(reference=reference, inputs={"k_cache": cache})
     given = {"paged_kv_cache": ("K", "V"), "indptr": "P", "paged_kv_indices": "I", "other": 1}
-    assert references.reference_arguments(made, given) == {
-        "k_cache": "K",
-        "kv_indptr": "P",
-        "kv_indices": "I",
-    }
+    found = references.reference_arguments(made, given)
+    assert found == {"k_cache": "K", "kv_indptr": "P", "kv_indices": "I"}
     assert references.reference_arguments(made, given | {"eps": 1e-6})["eps"] == 1e-6
-
-
-def test_a_reference_that_needs_what_no_input_names_says_what() -> None:
-    def reference(x: Any, strange: Any) -> None: ...
-
+    made = template(reference=lambda x, strange: None)
     with pytest.raises(NotHereError, match="its reference needs strange, which"):
-        references.reference_arguments(template(reference=reference), {"x": 1})
-
-
-def test_the_scale_of_attention_is_flashinfers_where_none_is_given() -> None:
-    def reference(q: Any, sm_scale: float) -> None: ...
-
-    found = references.reference_arguments(
-        template(reference=reference), {"q": SimpleNamespace(shape=(1, 64))}
-    )
+        references.reference_arguments(made, {"x": 1})
+    made = template(reference=lambda q, sm_scale: None)  # FlashInfer's, where none is given
+    found = references.reference_arguments(made, {"q": SimpleNamespace(shape=(1, 64))})
     assert found["sm_scale"] == 0.125
 
 
@@ -98,6 +81,11 @@ def test_the_scale_of_attention_is_flashinfers_where_none_is_given() -> None:
 )
 def test_a_template_says_why_it_cannot_be_measured(api: str, parts: Any, why: str | None) -> None:
     assert apis.Template(api, inspect.getdoc, template(*parts)).absent() == why
+    gate = apis.Template(
+        "rmsnorm_sigmoid_gate", inspect.getdoc, template(1, 1)
+    )  # for Blackwell alone
+    assert gate.unable({"compute_capability": "9.0"}) is not None
+    assert gate.unable({"compute_capability": "10.0"}) is None
 
 
 def test_a_cap_ends_what_takes_too_long_and_puts_the_handler_back() -> None:
@@ -120,8 +108,16 @@ def test_a_name_that_is_none_is_refused_and_one_of_any_api_is_not() -> None:
         sweep.points(load("apis"), [{"api": "import os"}])
 
 
-def test_a_call_is_run_checked_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Torch, whose calls run on the CPU."""
+    found = pytest.importorskip("torch")
+    monkeypatch.setattr(found.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(apis, "DEVICE", "cpu")
+    return found
+
+
+def test_a_call_is_run_checked_and_restored(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def half(x: Any, out: Any = None, factor: float = 0.5) -> None:
         x.mul_(factor)
@@ -136,8 +132,6 @@ def test_a_call_is_run_checked_and_restored(monkeypatch: pytest.MonkeyPatch) -> 
     made = template(init, reference, outputs={"x": SimpleNamespace(param=None)})
     monkeypatch.setattr(apis, "templates", lambda: {"half": apis.Template("half", half, made)})
     monkeypatch.setattr(apis, "_callable", lambda *a: (lambda x, workspace, dtype: half(x), None))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(apis, "DEVICE", "cpu")
     launch = apis.prepare({"api": "half", "tokens": 8, "batch": 1})
     assert launch.work is not None and launch.work["flops"] is None
     assert launch.work["bytes"] == 8 * 4 * 4  # in place: once, and no workspace
@@ -152,10 +146,9 @@ def test_a_call_is_run_checked_and_restored(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_input_that_a_call_hands_back_is_not_overwritten_before_a_run(
-    monkeypatch: pytest.MonkeyPatch,
+    torch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in GDN's MTP, which returns the pool of states that it reads: NaN there would be its input."""
-    torch = pytest.importorskip("torch")
 
     def init(*, batch_size: int, device: str) -> dict[str, Any]:
         return {"q": torch.ones(batch_size, 4), "pool": torch.full((batch_size, 4), 2.0)}
@@ -167,8 +160,6 @@ def test_an_input_that_a_call_hands_back_is_not_overwritten_before_a_run(
     made = template(init, step, outputs=outputs)
     monkeypatch.setattr(apis, "templates", lambda: {"step": apis.Template("step", step, made)})
     monkeypatch.setattr(apis, "_callable", lambda *a: (step, None))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(apis, "DEVICE", "cpu")
     launch = apis.prepare({"api": "step", "tokens": 8, "batch": 2})
     assert launch.reset is None
     (buffer,) = launch.buffers()
@@ -183,16 +174,10 @@ def compared(trace: Any, before: dict[str, Any], now: dict[str, Any], out: Any =
     return references.Compared(trace, before, now, {"out": out})
 
 
-def test_an_output_that_no_argument_is_named_after_took_the_place_of_the_input(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_output_that_no_argument_is_named_after_took_the_place_of_the_input(torch: Any) -> None:
     """As in Gemma's fused norm: the reference gives the first of two tensors that the call writes."""
-    torch = pytest.importorskip("torch")
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    outputs = {
-        "output": SimpleNamespace(param=None, dtype_from="input"),
-        "residual": SimpleNamespace(param=None, dtype_from="input"),
-    }
+    like = SimpleNamespace(param=None, dtype_from="input")
+    outputs = {"output": like, "residual": like}
     made = template(reference=lambda input, residual: (input + residual) * 3, outputs=outputs)
     before = {"input": torch.ones(4), "residual": torch.full((4,), 2.0)}
     now = {"input": torch.full((4,), 9.0), "residual": torch.full((4,), 3.0)}
@@ -213,9 +198,8 @@ def test_an_output_that_no_argument_is_named_after_took_the_place_of_the_input(
     ],
 )
 def test_a_sampled_token_is_right_where_it_may_be_drawn(
-    limits: dict[str, Any], right: int, wrong: int
+    torch: Any, limits: dict[str, Any], right: int, wrong: int
 ) -> None:
-    torch = pytest.importorskip("torch")
     probs = torch.tensor([[0.4, 0.3, 0.15, 0.15, 0.0]] * 2)
     given = {name: torch.tensor(v * 2) if isinstance(v, list) else v for name, v in limits.items()}
     made = template(outputs={"samples": SimpleNamespace(param=None)})
@@ -229,23 +213,16 @@ def test_a_sampled_token_is_right_where_it_may_be_drawn(
     "api", ["top_k_page_table_transform", "top_k_ragged_transform", "top_k_varlen"]
 )
 def test_places_that_are_selected_are_right_in_any_order_and_of_equal_values_either(
-    api: str, monkeypatch: pytest.MonkeyPatch
+    torch: Any, api: str
 ) -> None:
-    torch = pytest.importorskip("torch")
     pytest.importorskip("flashinfer.trace")
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     one = apis.templates()[api]
     made = one.trace.init(device="cpu", **apis.sizes(one.trace, {"tokens": 64, "batch": 3}))
     given = one.trace.reference(**made)  # an input for each row, or this ends in an IndexError
 
     def error(places: Any) -> float:
-        found = references.Compared(
-            one.trace,
-            references.defaults(one.function) | made,
-            made,
-            {"out": places},
-            apis.CHOSEN[api],
-        )
+        before = references.defaults(one.function) | made
+        found = references.Compared(one.trace, before, made, {"out": places}, apis.CHOSEN[api])
         [actual], [expected] = found.output(), found.reference()
         return float((actual - expected).norm() / expected.norm())
 
@@ -253,13 +230,12 @@ def test_places_that_are_selected_are_right_in_any_order_and_of_equal_values_eit
     assert error(given.clone().fill_(int(given[0, 0]))) > 0.5
     if (
         api == "top_k_varlen"
-    ):  # bf16 has equals among 8192 values: the last that is taken has one that is not
+    ):  # bf16 has equals among 8192: the last that is taken has one that is not
         made["logits"][:] = 1
         assert error(torch.arange(1024, dtype=torch.int32).expand(3, -1)) == 0
 
 
-def test_inputs_get_the_strides_that_the_call_asks_for() -> None:
-    torch = pytest.importorskip("torch")
+def test_inputs_get_the_strides_that_the_call_asks_for(torch: Any) -> None:
     made = apis.LAYOUTS["bmm_fp8"]({"A": 1, "B": torch.rand(2, 3, 5)})
     assert made["B"].shape == (2, 3, 5) and made["B"].stride() == (15, 1, 3)
     plain = {"A": torch.rand(6, 7), "D": torch.rand(6), "dt_bias": torch.rand(6)}
@@ -269,12 +245,6 @@ def test_inputs_get_the_strides_that_the_call_asks_for() -> None:
     assert made["D"].shape == made["dt_bias"].shape == (1, 6)
     assert made["D"].stride() == made["dt_bias"].stride() == (1, 0)
     assert apis._moved(made, []) == 4 * (1 + 1 + 1 + 4)  # what is broadcast counts once
-
-
-def test_what_flashinfer_has_for_blackwell_alone_is_not_for_hopper() -> None:
-    one = apis.Template("rmsnorm_sigmoid_gate", inspect.getdoc, template(1, 1))
-    assert one.unable({"compute_capability": "9.0"}) is not None
-    assert one.unable({"compute_capability": "10.0"}) is None
 
 
 def test_an_api_is_compiled_ahead_by_its_own_name_or_its_modules(
@@ -320,12 +290,9 @@ def test_the_list_says_what_runs_here_and_why_the_rest_does_not(
     def only_blackwell() -> None: ...
 
     only_blackwell.is_compute_capability_supported = lambda cc: cc >= 100  # type: ignore[attr-defined]
-    made = {
-        "here": apis.Template("here", inspect.getdoc, template(1, 1)),
-        "elsewhere": apis.Template("elsewhere", only_blackwell, template(1, 1)),
-        "bare": apis.Template("bare", inspect.getdoc, template(1)),
-        "wrong": apis.Template("wrong", inspect.getdoc, template(1, 1)),
-    }
+    made = {name: apis.Template(name, inspect.getdoc, template(1, 1)) for name in ("here", "wrong")}
+    made["elsewhere"] = apis.Template("elsewhere", only_blackwell, template(1, 1))
+    made["bare"] = apis.Template("bare", inspect.getdoc, template(1))
     monkeypatch.setattr(inspect, "only_blackwell", only_blackwell, raising=False)
     monkeypatch.setattr(only_blackwell, "__module__", "inspect")
     monkeypatch.setattr(only_blackwell, "__qualname__", "only_blackwell")
@@ -342,10 +309,8 @@ def test_the_list_says_what_runs_here_and_why_the_rest_does_not(
     assert said["elsewhere"] == "not here FlashInfer has it for other GPUs than 8.0"
     assert said["bare"] == "not here its template has no reference"
     assert said["wrong"] == "not here off by half"
-    assert (
-        lines[-1]
-        == f"{sum(v.startswith('ready') for v in said.values())} of {len(said)} can be measured here"
-    )
+    ready = sum(words.startswith("ready") for words in said.values())
+    assert lines[-1] == f"{ready} of {len(said)} can be measured here"
 
 
 def test_the_list_without_a_gpu_and_without_flashinfer_says_so(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +74,9 @@ def test_a_case_is_taken_by_one_target() -> None:
     axes = {"batch_size": 2, "num_tokens": 2, "nnz": 2}
     kinds = ["gqa_paged_decode", "mla_paged_decode", "gqa_paged_prefill", "gqa_ragged", "rmsnorm"]
     kinds += ["silu_and_mul", "rope_pos_ids_inplace", "top_k_top_p_sampling", "softmax"]
-    owners = []
-    for kind in kinds:
-        entry = Definition(kind, sizes, "float16", axes)
-        names = [
-            name for name, target in known().items() if target.workload.takes(entry) is not None
-        ]
-        owners += [name for name in names if not load(name).generic]
+    entries = [Definition(kind, sizes, "float16", axes) for kind in kinds]
+    own = {name: target for name, target in known().items() if not target.generic}
+    owners = [n for e in entries for n, t in own.items() if t.workload.takes(e) is not None]
     assert owners == [
         "decode", "mla_decode", "prefill", "prefill", "rmsnorm", "activation", "rope", "sampling", "sampling",
     ]  # fmt: skip
@@ -132,14 +129,13 @@ def test_random_lengths_are_the_quantiles_of_their_distribution(tmp_path: Path) 
     blocks, _, _ = read(tmp_path, line)
     [block] = blocks["decode"]
     assert block["lengths"].startswith("3x1600_3x1500_") and block["lengths"].endswith("_2x100")
-    assert load("decode").skip({**load("decode").parameters, **block},
-                               {"compute_capability": "9.0", "memory_bytes": 1 << 37}) is None  # fmt: skip
+    gpu = {"compute_capability": "9.0", "memory_bytes": 1 << 37}
+    assert load("decode").skip({**load("decode").parameters, **block}, gpu) is None
 
 
 def workload(definition: str, axes: Any, inputs: Any = None) -> str:
-    return json.dumps(
-        {"definition": definition, "workload": {"uuid": "u", "axes": axes, "inputs": inputs or {}}}
-    )
+    entry = {"uuid": "u", "axes": axes, "inputs": inputs or {}}
+    return json.dumps({"definition": definition, "workload": entry})
 
 
 def test_the_workloads_of_a_trace(tmp_path: Path) -> None:
@@ -169,30 +165,28 @@ def test_the_workloads_of_a_trace(tmp_path: Path) -> None:
 
 
 def safetensors(path: Path, values: list[int]) -> dict[str, str]:
-    header = json.dumps(
-        {"kv_indptr": {"dtype": "I32", "data_offsets": [0, 4 * len(values)]}}
-    ).encode()
+    tensor = {"dtype": "I32", "data_offsets": [0, 4 * len(values)]}
+    header = json.dumps({"kv_indptr": tensor}).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(
-        struct.pack("<Q", len(header)) + header + struct.pack(f"<{len(values)}i", *values)
-    )
+    packed = struct.pack(f"<{len(values)}i", *values)
+    path.write_bytes(struct.pack("<Q", len(header)) + header + packed)
     return {"type": "safetensors", "path": str(path.name), "tensor_key": "kv_indptr"}
+
+
+def decode(batch: int, indptr: dict[str, str], **axes: int) -> str:
+    """A workload of decode, whose lengths are in a file."""
+    given = {"batch_size": batch, **axes}
+    return workload("gqa_paged_decode_h32_kv8_d128_ps1", given, {"kv_indptr": indptr})
 
 
 def test_lengths_come_from_the_indices_of_a_workload(tmp_path: Path) -> None:
     given = safetensors(tmp_path / "one.safetensors", [0, 7, 7, 307])
-    line = workload("gqa_paged_decode_h32_kv8_d128_ps1", {"batch_size": 3}, {"kv_indptr": given})
-    blocks, _, _ = read(tmp_path, line, "workloads/gqa_paged/it.jsonl")
+    blocks, _, _ = read(tmp_path, decode(3, given), "workloads/gqa_paged/it.jsonl")
     assert blocks["decode"][0]["lengths"] == "1x300_1x7_1x1"
-
-
-def test_many_lengths_are_averaged_with_their_neighbours(tmp_path: Path) -> None:
-    indptr = [0]
-    for i in range(64):
-        indptr.append(indptr[-1] + 100 + i)
+    # Many are averaged with their neighbours.
+    indptr = [*accumulate([0, *range(100, 164)])]
     given = safetensors(tmp_path / "one.safetensors", indptr)
-    line = workload("gqa_paged_decode_h32_kv8_d128_ps1", {"batch_size": 64}, {"kv_indptr": given})
-    blocks, _, _ = read(tmp_path, line, "it.jsonl")
+    blocks, _, _ = read(tmp_path, decode(64, given), "it.jsonl")
     found = blocks["decode"][0]["lengths"].split("_")
     assert len(found) == 16 and found[0] == "4x162" and found[-1] == "4x102"
 
@@ -213,12 +207,6 @@ def test_a_size_is_one_number_that_an_index_can_hold(tmp_path: Path, size: str, 
     assert read(tmp_path, "\ufeff" + HOSTILE.format(4) + "\r\n", "a.txt")[1] == []
 
 
-@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
-def test_json_nested_too_deep_is_one_line(tmp_path: Path, name: str) -> None:
-    with pytest.raises(BadInput, match=r"no definition|is no workload"):
-        read(tmp_path, '{"a": ' + "[" * 16_000, name)
-
-
 def test_a_line_is_split_only_where_it_may_be_a_case(tmp_path: Path, monkeypatch: Any) -> None:
     """shlex takes a word apart letter by letter, and copies it at each."""
     split: list[int] = []
@@ -226,10 +214,9 @@ def test_a_line_is_split_only_where_it_may_be_a_case(tmp_path: Path, monkeypatch
     monkeypatch.setattr(
         workloads.shlex, "split", lambda text, **how: split.append(len(text)) or whole(text, **how)
     )
+    said = r"line 2 has 10000\d\d characters, more than a case has"
     for word in ("a" * 1_000_000, '"' + "a" * 1_000_000 + '"'):
-        with pytest.raises(
-            BadInput, match=r"line 2 has 10000\d\d characters, more than a case has"
-        ):
+        with pytest.raises(BadInput, match=said):
             read(tmp_path, f"# one\n--routine {word}\n")
     assert split == []
     long = 'rmsnorm --case_tag "' + "a" * 16_000 + '" --batch_size 1 --hidden_size 8'
@@ -242,10 +229,18 @@ def test_a_line_is_split_only_where_it_may_be_a_case(tmp_path: Path, monkeypatch
 NORM = "--routine rmsnorm --hidden_size 8 --batch_size {}"
 
 
-def test_a_case_that_stands_there_often_is_looked_at_once(tmp_path: Path, monkeypatch: Any) -> None:
-    looked: list[Any] = []
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The cases that were looked at."""
+    found: list[Any] = []
     whole = sweep.points
-    monkeypatch.setattr(sweep, "points", lambda *given: looked.append(given) or whole(*given))
+    monkeypatch.setattr(sweep, "points", lambda *given: found.append(given) or whole(*given))
+    return found
+
+
+def test_a_case_that_stands_there_often_is_looked_at_once(
+    tmp_path: Path, looked: list[Any]
+) -> None:
     _, refused, count = read(tmp_path, f"{NORM.format(1)}\n" * 20_000)
     assert (len(looked), count, refused) == (1, 1, [])
     calls = [
@@ -259,11 +254,10 @@ def test_a_case_that_stands_there_often_is_looked_at_once(tmp_path: Path, monkey
     assert len(looked) == 3
 
 
-def test_more_cases_than_can_be_measured_are_one_line(tmp_path: Path, monkeypatch: Any) -> None:
+def test_more_cases_than_can_be_measured_are_one_line(
+    tmp_path: Path, monkeypatch: Any, looked: list[Any]
+) -> None:
     monkeypatch.setattr(workloads, "MOST_CASES", 5)
-    looked: list[Any] = []
-    whole = sweep.points
-    monkeypatch.setattr(sweep, "points", lambda *given: looked.append(given) or whole(*given))
     lines = [NORM.format(n) for n in range(1, 200)]
     assert read(tmp_path, "\n".join(lines[:5]))[2] == 5
     looked.clear()
@@ -296,22 +290,15 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 def definition(folder: Path, name: str, axes: dict[str, int | None], dtype: str) -> None:
     """As FlashInfer leaves one: constant axes with their value, where the call told it, and the type of its tensors."""
     whole = {axis: {"type": "const"} | ({"value": v} if v else {}) for axis, v in axes.items()}
-    inputs = {
-        "q": {"shape": ["rows"], "dtype": dtype},
-        "scale": {"shape": None, "dtype": "float32"},
-    }
+    inputs = {"q": {"shape": ["rows"], "dtype": dtype}}
+    inputs["scale"] = {"shape": None, "dtype": "float32"}
     found = {"name": name, "axes": whole | {"rows": {"type": "var"}}, "inputs": inputs}
     (folder / f"{name}.json").write_text(json.dumps(found))
 
 
 def test_what_a_server_dumped(tmp_path: Path) -> None:
-    cache = {"num_kv_heads": None, "page_size": None}
-    definition(
-        tmp_path,
-        "gqa_paged_decode_h32_d128",
-        {"num_qo_heads": 32, "head_dim": 128, **cache},
-        "float16",
-    )
+    sizes = {"num_qo_heads": 32, "head_dim": 128, "num_kv_heads": None, "page_size": None}
+    definition(tmp_path, "gqa_paged_decode_h32_d128", sizes, "float16")
     for page in (16, 32):
         sizes = {"num_qo_heads": 32, "num_kv_heads": 8, "head_dim": 128, "page_size": page}
         definition(tmp_path, f"gqa_paged_decode_plan_h32_kv8_d128_ps{page}", sizes, "int32")
@@ -355,17 +342,12 @@ def test_a_definition_that_was_cut_off_does_not_take_the_others_with_it(
 
 
 def test_a_dumped_call_without_its_plan_is_refused(tmp_path: Path) -> None:
-    definition(
-        tmp_path, "gqa_paged_decode_h32_d128", {"num_qo_heads": 32, "num_kv_heads": None}, "float16"
-    )
+    sizes = {"num_qo_heads": 32, "num_kv_heads": None}
+    definition(tmp_path, "gqa_paged_decode_h32_d128", sizes, "float16")
     definition(tmp_path, "rmsnorm_h512", {"hidden_size": 512}, "float16")
     _, refused, count = workloads.read([tmp_path])
-    assert (refused, count) == (
-        [
-            "gqa_paged_decode_h32_d128: it does not say its kv_heads, and no definition of its plan() does"
-        ],
-        1,
-    )
+    said = "it does not say its kv_heads, and no definition of its plan() does"
+    assert (refused, count) == ([f"gqa_paged_decode_h32_d128: {said}"], 1)
 
 
 def test_a_plan_is_found_among_files_that_are_named_one_by_one(tmp_path: Path) -> None:
@@ -418,21 +400,15 @@ def test_an_axis_may_have_any_name(tmp_path: Path) -> None:
     [
         ("hello", "a.txt", "line 1 is neither a case of a test list nor a workload"),
         ("{]", "a.jsonl", "line 1 is no workload"),
-        (
-            workload("rmsnorm_h8", {"batch_size": 0}),
-            "a.jsonl",
-            "line 1: an axis that is no number from 1",
-        ),
-        (
-            workload("rmsnorm_h8", {"batch_size": "8"}),
-            "a.jsonl",
-            "an axis that is no number from 1",
-        ),
+        (workload("rmsnorm_h8", {"batch_size": 0}), "a.jsonl", "line 1: an axis that is no number from 1"),
+        (workload("rmsnorm_h8", {"batch_size": "8"}), "a.jsonl", "an axis that is no number from 1"),
         ("--s_kv 8", "a.txt", "line 1 names no --routine"),
         ('--routine "x', "a.txt", "line 1: No closing quotation"),
         ("[1]", "a.json", "no definition"),
+        ('{"a": ' + "[" * 16_000, "a.json", "no definition"),
+        ('{"a": ' + "[" * 16_000, "a.jsonl", "is no workload"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_file_is_one_line(tmp_path: Path, text: str, name: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         read(tmp_path, text, name)
@@ -440,8 +416,7 @@ def test_a_bad_file_is_one_line(tmp_path: Path, text: str, name: str, message: s
 
 @pytest.mark.parametrize("values", [[0, 5, 3], [1, 2], [0]])
 def test_bad_indices_are_refused_before_they_reach_a_gpu(tmp_path: Path, values: list[int]) -> None:
-    given = safetensors(tmp_path / "one.safetensors", values)
-    line = workload("gqa_paged_decode_h32_kv8_d128_ps1", {"batch_size": 1}, {"kv_indptr": given})
+    line = decode(1, safetensors(tmp_path / "one.safetensors", values))
     with pytest.raises(BadInput, match="indices that do not begin at 0 or that fall"):
         read(tmp_path, line, "it.jsonl")
 
@@ -458,9 +433,7 @@ def test_lengths_that_are_not_in_the_workloads_folder_are_refused_and_never_made
     folder.mkdir()
     (folder / "link").symlink_to(tmp_path / "aside.safetensors")
     given["path"] = named.format(tmp_path)
-    axes = {"batch_size": 1, "num_kv_indices": 64}
-    line = workload("gqa_paged_decode_h32_kv8_d128_ps1", axes, {"kv_indptr": given})
-    blocks, (why,), points = read(folder, line, "it.jsonl")
+    blocks, (why,), points = read(folder, decode(1, given, num_kv_indices=64), "it.jsonl")
     assert (blocks, points) == ({}, 0) and "line 1" in why and "its lengths are missing" in why
 
 
@@ -470,8 +443,7 @@ def test_a_data_set_in_the_hubs_cache_has_its_lengths(tmp_path: Path) -> None:
     snapshot.mkdir(parents=True)
     (snapshot / "one").symlink_to("../../blobs/0a")
     given["path"] = "./one"
-    line = workload("gqa_paged_decode_h32_kv8_d128_ps1", {"batch_size": 1}, {"kv_indptr": given})
-    blocks, _, _ = read(snapshot, line, "workloads/gqa_paged/it.jsonl")
+    blocks, _, _ = read(snapshot, decode(1, given), "workloads/gqa_paged/it.jsonl")
     assert blocks["decode"][0]["lengths"] == "1x7"
 
 
