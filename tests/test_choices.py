@@ -14,7 +14,6 @@ from ncuflow.findings.choices import effects, summary
 from ncuflow.target.contract import Choice, known, load
 
 LAUNCHES = (("eager", 12.0), ("graph", 3.0))
-MHA = {"qo_heads": 32, "kv_heads": 32}
 CORES = Choice("cores", "", "cores", "cuda", "tensor")
 
 
@@ -22,6 +21,15 @@ def point(params, cold, samples=(), status="ok", **columns):
     name = "decode/" + "_".join(map(str, params.values()))
     found = entry(name, {}, status=status, time_cold_us=cold, **columns)
     return found | {"params": params, "samples": {"cold_us": list(samples)}}
+
+
+def cores(a, b, **more):
+    """Results of a point on CUDA cores and one on tensor cores, of such medians; each with launches around its own."""
+    points = [
+        point({"cores": kind}, us, spread(us, seed=seed))
+        for seed, (kind, us) in enumerate((("cuda", a), ("tensor", b)), 1)
+    ]
+    return {"points": points, **more}
 
 
 def spread(around, n=30, seed=1):
@@ -53,14 +61,21 @@ def test_a_ragged_layout_has_no_page_size_to_agree_in():
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "verdict"), [(100.0, 105.0, "differs"), (100.0, 100.0, "within noise")]
+    ("a", "b", "floor", "verdict"),
+    [
+        (100.0, 105.0, None, "differs"),
+        (100.0, 100.0, None, "within noise"),
+        # What repeated captures cannot tell apart is noise, however tight the launches.
+        (100.0, 105.0, 0.06, "within noise"),
+        # A threefold gain is as far from noise as a threefold loss.
+        (30.0, 10.0, 0.7, "differs"),
+        (10.0, 30.0, 0.7, "differs"),
+        (10.0, 14.0, 0.7, "within noise"),
+    ],
 )
-def test_a_difference_is_tested_on_the_launches(a, b, verdict):
-    results = {"points": [
-        point({"cores": "cuda"}, a, spread(a, seed=1)),
-        point({"cores": "tensor"}, b, spread(b, seed=2)),
-    ]}  # fmt: skip
-    assert effects(CORES, results)[0].verdict == verdict
+def test_a_difference_is_tested_on_the_launches_and_held_against_the_floor(a, b, floor, verdict):
+    noise = {"time_cold_us": {"floor": floor}} if floor else {}
+    assert effects(CORES, cores(a, b, noise=noise))[0].verdict == verdict
 
 
 def test_the_host_time_of_a_launch_is_tested_on_its_calls():
@@ -73,15 +88,6 @@ def test_the_host_time_of_a_launch_is_tested_on_its_calls():
     assert by_metric["host_launch_us"].change == pytest.approx(-0.75)
 
 
-def test_what_repeated_captures_cannot_tell_apart_is_noise_however_tight_the_launches():
-    points = [
-        point({"cores": "cuda"}, 100.0, spread(100.0, seed=1)),
-        point({"cores": "tensor"}, 105.0, spread(105.0, seed=2)),
-    ]
-    floors = {"time_cold_us": {"floor": 0.06, "n": 2, "points": 2, "how": "repeats"}}
-    assert effects(CORES, {"points": points, "noise": floors})[0].verdict == "within noise"
-
-
 def turns(base, other, a, b, seed=5):
     """A pair that was timed in turns, with medians a and b."""
     sides = []
@@ -92,16 +98,16 @@ def turns(base, other, a, b, seed=5):
 
 
 def test_a_pair_timed_in_turns_decides_over_the_two_points_own_series():
-    points = [
-        point({"cores": "cuda"}, 100.0, spread(100.0, seed=1)),
-        point({"cores": "tensor"}, 150.0, spread(150.0, seed=2)),
-    ]
     pair = turns("decode/cuda", "decode/tensor", 100.0, 90.0)
     floors = {"time_cold_us": {"floor": 0.7}}
-    (found,) = effects(CORES, {"points": points, "pairs": [pair], "noise": floors})
+    (found,) = effects(CORES, cores(100.0, 150.0, pairs=[pair], noise=floors))
     assert (found.base, found.other, found.in_turns) == (100.0, 90.0, True)
     assert found.verdict == "differs"  # the floor between runs is not that of a pair
     assert found.low < -0.1 < found.high < 0
+    # One that could not be timed leaves the points' own series.
+    failed = pair | {"status": "wrong", "sides": []}
+    (found,) = effects(CORES, cores(100.0, 150.0, pairs=[failed]))
+    assert (found.base, found.in_turns) == (100.0, False)
 
 
 def test_a_pair_is_held_against_pairs_of_a_point_with_itself():
@@ -115,39 +121,21 @@ def test_a_pair_is_held_against_pairs_of_a_point_with_itself():
     assert found.floor is None and found.verdict == "differs"
 
 
-def test_a_pair_that_could_not_be_timed_leaves_the_points_own_series():
-    points = [
-        point({"cores": "cuda"}, 100.0, spread(100.0, seed=1)),
-        point({"cores": "tensor"}, 150.0, spread(150.0, seed=2)),
-    ]
-    pair = turns("decode/cuda", "decode/tensor", 1.0, 2.0) | {"status": "wrong", "sides": []}
-    (found,) = effects(CORES, {"points": points, "pairs": [pair]})
-    assert (found.base, found.in_turns) == (100.0, False)
-
-
 @pytest.mark.parametrize(("group", "in_turns", "base"), [(None, False, 3.0), (8, True, 2.0)])
 def test_a_pair_whose_hot_launches_were_timed_one_by_one_prices_no_hot_time(group, in_turns, base):
     pdl = Choice("pdl", "", "pdl", "auto", "off", metrics=("time_hot_us",))
-    points = [
-        point({"pdl": value}, 9.0, time_hot_us=hot, time_hot_n=None)
-        for value, hot in (("auto", 3.0), ("off", 4.0))
-    ]
+    hots = {"auto": 3.0, "off": 4.0}
+    points = [point({"pdl": v}, 9.0, time_hot_us=hot, time_hot_n=None) for v, hot in hots.items()]
     side = {"hot_us": 2.0, "hot_samples_us": [2.0] * 30, "hot_group": group}
-    pair = {
-        "base": "decode/auto",
-        "other": "decode/off",
-        "status": "ok",
-        "sides": [side, side | {"hot_us": 2.1}],
-    }
+    pair = {"base": "decode/auto", "other": "decode/off", "status": "ok"}
+    pair["sides"] = [side, side | {"hot_us": 2.1}]
     (found,) = effects(pdl, {"points": points, "pairs": [pair]})
     assert (found.in_turns, found.base) == (in_turns, base)
 
 
 def test_few_samples_are_no_test():
-    points = [
-        point({"cores": "cuda"}, 100.0, [100.0] * 7),
-        point({"cores": "tensor"}, 200.0, [200.0] * 30),
-    ]
+    few = point({"cores": "cuda"}, 100.0, [100.0] * 7)
+    points = [few, point({"cores": "tensor"}, 200.0, [200.0] * 30)]
     (found,) = effects(CORES, {"points": points})
     assert (found.p, found.low, found.verdict) == (None, None, "not tested")
 
@@ -196,19 +184,16 @@ def test_pairs_that_fare_unlike_are_parted_by_the_parameter_that_decides(
 ) -> None:
     found = choices.divided(pairs)
     assert [part.where for part in found] == parts
-    assert sorted(p.change for part in found for p in part.effects) == sorted(
-        p.change for p in pairs
-    )
+    kept = [p.change for part in found for p in part.effects]
+    assert sorted(kept) == sorted(p.change for p in pairs)
     if len(parts) == 2:
         assert {p.change > 0 for p in choices.with_a_change(found[0].effects)} == {False}
 
 
 def test_a_base_that_needs_a_launch_before_its_own_has_the_time_of_both() -> None:
     draw = Choice("draw", "", "variant", "probs", "logits", after="softmax")
-    points = [
-        point({"variant": name, "n": 1}, us, spread(us))
-        for name, us in (("probs", 44.0), ("logits", 50.0))
-    ]
+    times = {"probs": 44.0, "logits": 50.0}
+    points = [point({"variant": name, "n": 1}, us, spread(us)) for name, us in times.items()]
     assert effects(draw, {"points": points}) == []  # what goes before was not measured
     (found,) = effects(draw, {"points": [*points, point({"variant": "softmax", "n": 1}, 71.0)]})
     assert (found.base, found.other, found.verdict) == (115.0, 50.0, "differs")
@@ -220,26 +205,8 @@ def test_choices_name_parameters_and_values_of_their_targets():
             values = target.choices.get(choice.parameter)
             assert choice.parameter in target.parameters, choice.key
             assert values is None or {choice.base, choice.other} <= set(values), choice.key
-
-
-def test_a_targets_choices_have_names_of_their_own():
-    for target in some(known().values()):
         keys = [choice.key for choice in target.compared]
         assert len(keys) == len(set(keys)), target.name
-
-
-def test_a_threefold_gain_is_as_far_from_noise_as_a_threefold_loss():
-    floors = {"time_cold_us": {"floor": 0.7}}
-    for a, b, verdict in (
-        (30.0, 10.0, "differs"),
-        (10.0, 30.0, "differs"),
-        (10.0, 14.0, "within noise"),
-    ):
-        results = {"noise": floors, "points": [
-            point({"cores": "cuda", **MHA}, a, spread(a, seed=1)),
-            point({"cores": "tensor", **MHA}, b, spread(b, seed=2)),
-        ]}  # fmt: skip
-        assert effects(CORES, results)[0].verdict == verdict
 
 
 def test_one_query_head_a_kv_head_and_gqa_are_choices_of_their_own():
@@ -308,9 +275,7 @@ def test_rounding_tells_no_launch_from_itself():
     generator = random.Random(1)
     choice = Choice("norm", "", "norm", "auto", "cuda", of_kernels=True)
     for _ in range(1000):
-        sides = [
-            point({"norm": norm}, generator.uniform(9, 11)) | {"kernels": [LAUNCHED]}
-            for norm in ("auto", "cuda")
-        ]
-        (found,) = effects(choice, {"points": sides})
+        sides = [point({"norm": norm}, generator.uniform(9, 11)) for norm in ("auto", "cuda")]
+        ran = [side | {"kernels": [LAUNCHED]} for side in sides]
+        (found,) = effects(choice, {"points": ran})
         assert found.verdict == "within noise"

@@ -7,16 +7,10 @@ from results_data import launched
 
 from ncuflow.findings import ceilings, columns, join
 
-PROVENANCE = {
-    "tier": "A",
-    "gpu": "NVIDIA A100-SXM4-80GB",
-    "compute_capability": "8.0",
-    "date": None,
-}
-MACHINE = ceilings.machine(
-    PROVENANCE["gpu"],
-    {"copy_gbs": {"value": 1700, "method": "copy"}, "matmul_tflops": {"f16": {"value": 250}}},
-)
+GPU = "NVIDIA A100-SXM4-80GB"
+PROVENANCE = {"tier": "A", "gpu": GPU, "compute_capability": "8.0", "date": None}
+MEASURED = {"copy_gbs": {"value": 1700, "method": "copy"}, "matmul_tflops": {"f16": {"value": 250}}}
+MACHINE = ceilings.machine(GPU, MEASURED)
 PARAMS = {"dtype": "f16"}
 TIMING = {
     "point": "decode/a", "target": "decode", "status": "ok",
@@ -33,14 +27,14 @@ def kernel(name: str = "Main", duration: float | None = 90e3, **metrics: float |
     return launched(name, duration_ns=duration, metrics=metrics, grid_size=10, registers=32)
 
 
+def row(kernels=(), launches=(), machine=MACHINE):
+    joined = join.Joined(TIMING, PARAMS, list(kernels), list(launches), machine, PROVENANCE)
+    return columns.measurement(joined)
+
+
 def launch(start: int, end: int, number: int, kind: str = "kernel") -> dict:
-    return {
-        "kind": kind,
-        "start_ns": start,
-        "end_ns": end,
-        "duration_ns": end - start,
-        "launch": number,
-    }
+    times = {"start_ns": start, "end_ns": end, "duration_ns": end - start}
+    return {"kind": kind, "launch": number, **times}
 
 
 def counted(name: str, value: float | None, key: str = "tensor_flops") -> dict:
@@ -102,32 +96,27 @@ def test_counters_decide_what_a_call_computes_with_and_else_what_was_declared(
 
 
 def test_an_fp8_kernel_is_under_the_roof_of_fp8_whatever_was_declared():
-    fp8 = kernel(tensor_flops=1e9) | {"tensor_types": ["fp8"]}
     gpu = ceilings.machine("NVIDIA H200", {"matmul_tflops": {"f16": {"value": 760}}})
-    measured = columns.measurement(join.Joined(TIMING, PARAMS, [fp8], [], gpu, PROVENANCE))
+    measured = row([kernel(tensor_flops=1e9) | {"tensor_types": ["fp8"]}], machine=gpu)
     assert (measured["dtype"], measured["flop_type"]) == ("f16", "fp8")
     assert measured["ceiling_tensor_tflops_datasheet"] == 1979
     assert measured["ceiling_tensor_tflops_measured"] is None
     # What ran on CUDA cores could run on tensor cores: their peak bounds what a change may bring.
-    idle = kernel(tensor_flops=0.0) | {"tensor_types": []}
-    measured = columns.measurement(join.Joined(TIMING, PARAMS, [idle], [], gpu, PROVENANCE))
+    measured = row([kernel(tensor_flops=0.0) | {"tensor_types": []}], machine=gpu)
     assert (measured["flop_type"], measured["ceiling_fp32_tflops_datasheet"]) == ("fp32", 66.9)
     assert measured["ceiling_tensor_tflops_datasheet"] == 989.5
 
 
-def row(kernels=(), launches=(), **changes):
-    timing = TIMING | changes
-    joined = join.Joined(timing, PARAMS, list(kernels), list(launches), MACHINE, PROVENANCE)
-    return columns.measurement(joined)
+def test_rates_use_cold_time_and_each_ceiling_and_sustained_ones_their_own_clock():
+    assert {name: value for name, value in row().items() if name in RATES} == pytest.approx(RATES)
 
 
-def test_rates_use_cold_time_and_each_ceiling():
-    found = row()
-    assert found["gbs"] == pytest.approx(1500)
-    assert found["gbs_fraction_datasheet"] == pytest.approx(1500 / 2039)
-    assert found["gbs_fraction_measured"] == pytest.approx(1500 / 1700)
-    assert found["tflops"] == pytest.approx(20)
-    assert found["architecture"] == "sm_80"
+RATES = {
+    "gbs": 1500, "gbs_fraction_datasheet": 1500 / 2039, "gbs_fraction_measured": 1500 / 1700, "tflops": 20,
+    "architecture": "sm_80", "tflops_sustained": 16, "gbs_sustained": 1200, "clock_cold_mhz": 1980, "clock_hot_mhz": 1970,
+    "clock_sustained_mhz": 1500, "throttle_cold": None, "throttle_sustained": "sw_power_cap", "time_floor_us": 3.5,
+    "time_cold_n": 30, "time_hot_n": 5,
+}  # fmt: skip
 
 
 def test_nothing_profiled_is_null_not_zero():
@@ -136,12 +125,13 @@ def test_nothing_profiled_is_null_not_zero():
                    "replay_distortion", "gbs_fraction_counter"):  # fmt: skip
         assert found[column] is None, column
     assert found["limiter"] == "unknown"
+    failed = row([kernel() | {"problems": "profiling failed"}])
+    assert failed["problems"] == "Main: profiling failed"
 
 
 def test_kernels_of_a_point_are_summed_and_the_longest_stands_for_it():
-    main = kernel(
-        dram_bytes_read=100e6, dram_bytes_write=20e6, sm_throughput_pct=10, memory_throughput_pct=90
-    )
+    busy = {"sm_throughput_pct": 10, "memory_throughput_pct": 90}
+    main = kernel(dram_bytes_read=100e6, dram_bytes_write=20e6, **busy)
     merge = kernel("Merge", 10e3, dram_bytes_read=5e6, dram_bytes_write=0, sm_throughput_pct=99)
     found = row([merge, main])
     assert found["time_ncu_us"] == pytest.approx(100)
@@ -152,31 +142,9 @@ def test_kernels_of_a_point_are_summed_and_the_longest_stands_for_it():
 
 def test_one_kernel_without_duration_leaves_the_sum_and_the_longest_unknown():
     found = row([kernel(sm_throughput_pct=10, memory_throughput_pct=90), kernel("Failed", None)])
-    assert found["time_ncu_us"] is None
-    assert found["kernel_count"] == 2
-    assert (found["main_kernel"], found["sol_sm_pct"], found["limiter"]) == (
-        None,
-        None,
-        "unknown",
-    )
+    assert found["time_ncu_us"] is found["main_kernel"] is found["sol_sm_pct"] is None
+    assert (found["kernel_count"], found["limiter"]) == (2, "unknown")
     assert join.main_kernel([]) is None
-
-
-def test_sustained_rates_have_their_own_time_and_clock():
-    found = row()
-    assert found["tflops_sustained"] == pytest.approx(16) and found["tflops"] == pytest.approx(20)
-    assert found["gbs_sustained"] == pytest.approx(1200)
-    assert (found["clock_cold_mhz"], found["clock_hot_mhz"], found["clock_sustained_mhz"]) == (
-        1980,
-        1970,
-        1500,
-    )
-    assert (found["throttle_cold"], found["throttle_sustained"]) == (None, "sw_power_cap")
-    assert found["time_floor_us"] == 3.5
-
-
-def test_hot_and_cold_launches_are_counted_apart():
-    assert (row()["time_cold_n"], row()["time_hot_n"]) == (30, 5)
 
 
 @pytest.mark.parametrize("missing", ["dram_bytes_read", "dram_bytes_write"])
@@ -186,6 +154,9 @@ def test_reads_or_writes_alone_are_no_dram_traffic(missing):
     assert row([kernel(**metrics | {missing: None})])["bytes_dram_counted"] is None
     del metrics[missing]
     assert row([kernel(**metrics)])["bytes_dram_counted"] is None
+    # A counter that one kernel lacks leaves the sum unknown.
+    both = kernel(dram_bytes_read=1.0, dram_bytes_write=1.0)
+    assert row([both, kernel("Other", 1.0)])["bytes_dram_counted"] is None
 
 
 FLOPS = {"tensor_flops": 8e9, "fp32_flops": 2e9, "fp16_flops": 1e9}
@@ -211,11 +182,6 @@ def test_an_absent_tensor_count_is_zero_only_where_the_pipe_never_ran(idle):
         assert found["flops_ratio"] is None
 
 
-def test_a_counter_that_one_kernel_lacks_leaves_the_sum_unknown():
-    found = row([kernel(dram_bytes_read=1.0, dram_bytes_write=1.0), kernel("Other", 1.0)])
-    assert found["bytes_dram_counted"] is None
-
-
 def test_in_situ_time_is_the_median_over_launches_of_their_kernels():
     found = row(launches=[
         launch(0, 1000, 0), launch(1500, 2000, 0),
@@ -229,14 +195,10 @@ def test_in_situ_time_is_the_median_over_launches_of_their_kernels():
     assert found["time_span_us"] == pytest.approx(2.0)  # of the launches: 2.0, 3.0 and 1.8
 
 
-def test_a_kernel_within_another_leaves_no_gap():
+def test_a_kernel_within_another_leaves_no_gap_and_distortion_is_profiled_over_in_situ():
     found = row(launches=[launch(0, 100_000, 0), launch(10_000, 20_000, 0),
                           launch(110_000, 120_000, 0)])  # fmt: skip
-    assert found["kernel_gap_us"] == pytest.approx(10)
-    assert found["time_span_us"] == pytest.approx(120)
-
-
-def test_distortion_is_profiled_over_in_situ():
+    assert (found["kernel_gap_us"], found["time_span_us"]) == pytest.approx((10, 120))
     found = row([kernel(duration=3000.0)], [launch(0, 1500, 0)])
     assert found["replay_distortion"] == pytest.approx(2.0)
 
@@ -271,11 +233,6 @@ def test_what_is_credited_and_did_not_happen_is_said():
     assert (more["bytes_beyond_dram_pct"], more["tensor_padding_pct"]) == (0, None)
 
 
-def test_failed_kernels_are_named_in_problems():
-    found = row([kernel() | {"problems": "profiling failed"}])
-    assert found["problems"] == "Main: profiling failed"
-
-
 def test_a_split_point_is_the_kernel_that_takes_most_of_its_time_the_merge_too():
     attention = kernel("BatchPrefillWithPagedKVCacheKernel", 25e3, sm_throughput_pct=23)
     merge = kernel("PersistentVariableLengthMergeStatesKernel", 75e3, sm_throughput_pct=72)
@@ -283,11 +240,8 @@ def test_a_split_point_is_the_kernel_that_takes_most_of_its_time_the_merge_too()
     assert (found["main_kernel"], found["sol_sm_pct"]) == (merge["name"], 72)
     assert (found["main_pct"], found["merge_pct"]) == (75.0, 75.0)
     longer = row([attention | {"duration_ns": 225e3}, merge])
-    assert (longer["main_kernel"], longer["main_pct"], longer["merge_pct"]) == (
-        attention["name"],
-        75.0,
-        25.0,
-    )
+    of = [longer[name] for name in ("main_kernel", "main_pct", "merge_pct")]
+    assert of == [attention["name"], 75.0, 25.0]
     alone = row([merge])
     assert (alone["main_kernel"], alone["merge_pct"]) == (merge["name"], None)
     assert (row([attention])["main_pct"], row([attention])["merge_pct"]) == (None, None)
