@@ -28,9 +28,8 @@ def test_both_sides_are_timed_and_named() -> None:
     status, (record,) = ran_pairs(Device())
     assert (status, record["status"]) == (0, "ok")
     assert (record["base"], record["other"]) == ("fake/p1", "fake/p2")
-    assert [side["cold"]["n"] for side in record["sides"]] == [
-        visits.PAIR_ROUNDS * visits.PAIR_LAUNCHES
-    ] * 2
+    launches = visits.PAIR_ROUNDS * visits.PAIR_LAUNCHES
+    assert [side["cold"]["n"] for side in record["sides"]] == [launches] * 2
 
 
 @pytest.mark.parametrize(("kind", "found", "status"), [("skip", "skipped", 0), (2.5, "wrong", 3)])
@@ -105,13 +104,13 @@ def test_a_point_is_checked_once_for_its_timing_and_all_its_pairs() -> None:
 def test_pairs_of_a_point_that_is_not_ok_are_refused_for_its_reason() -> None:
     device = Device()
     found = timed(device, [(1, 2), (3, 4), (5, 5)], 6, p2=2.5, p3=RuntimeError("no"), p5="skip")
-    refused = [
-        found[name] for name in ("fake/p1 | fake/p2", "fake/p3 | fake/p4", "fake/p5 | fake/p5")
-    ]
-    assert [pair["status"] for pair in refused] == ["wrong", "error", "skipped"]
-    assert [pair["reason"] for pair in refused] == [
-        f"{name}: {found[name]['reason']}" for name in ("fake/p2", "fake/p3", "fake/p5")
-    ]
+    for pair, of, status in (("p1 | fake/p2", "p2", "wrong"), ("p3 | fake/p4", "p3", "error"),
+                             ("p5 | fake/p5", "p5", "skipped")):  # fmt: skip
+        reason = f"fake/{of}: {found[f'fake/{of}']['reason']}"
+        assert (found[f"fake/{pair}"]["status"], found[f"fake/{pair}"]["reason"]) == (
+            status,
+            reason,
+        )
     assert device.log.count("poison") == 4  # of p1, p2, p4 and p6
 
 
@@ -161,11 +160,9 @@ def test_a_point_of_a_pair_is_made_ready_once_and_has_the_times_of_its_side(
     assert found["status"] == 0
     log = Counter(device.log)
     assert [log[f"<p{n}"] for n in (1, 2, 3)] == [1, 1, 1] and log["poison"] == 3
-    assert all(
-        "settle" in device.log[:place][-2:]
-        for place, entry in enumerate(device.log)
-        if entry.startswith("steady") and not device.log[place - 1].startswith("steady")
-    )
+    for place, entry in enumerate(device.log):
+        if entry.startswith("steady") and not device.log[place - 1].startswith("steady"):
+            assert "settle" in device.log[:place][-2:]
     assert log["cold 5"] == 2 * 2 * visits.PAIR_ROUNDS and not log["cold 30"]
     first, second = (found[f"fake/p1 | fake/p{n}"]["sides"] for n in (2, 3))
     assert first[0]["cold"] != second[0]["cold"]
@@ -229,10 +226,8 @@ def test_what_fails_beside_another_launch_alone_is_measured_alone() -> None:
 
     records = timed(device, [(1, 2)], 2, p2=second)
     pair = records["fake/p1 | fake/p2"]
-    assert (pair["status"], pair["reason"]) == (
-        "error",
-        "fake/p2: RuntimeError: CUDA out of memory",
-    )
+    assert pair["status"] == "error"
+    assert pair["reason"] == "fake/p2: RuntimeError: CUDA out of memory"
     assert [records[f"fake/p{n}"]["status"] for n in (1, 2)] == ["ok", "ok"]
     assert device.log.count("cold 30") == 2
 
@@ -296,39 +291,28 @@ def test_the_other_side_of_another_batch_has_no_record_here() -> None:
     assert device.log.count("poison") == 4  # p4 is not tried again
 
 
-def test_a_compiler_in_a_pair_is_its_error_and_its_points_are_measured_again() -> None:
-    device, watch = Device(), SimpleNamespace(started=3)
-    cold = device.cold
-
-    def compiles(run: Any, n: int) -> timing.Burst:
-        watch.started += n == 5 and watch.started == 3
-        return cold(run, n)
-
-    device.cold = compiles  # type: ignore[method-assign]
-    found = timed(device, [(1, 2)], 2, watch=watch)
-    assert found["fake/p1 | fake/p2"]["status"] == "error"
-    assert "ninja or nvcc ran after the warm-up" in found["fake/p1 | fake/p2"]["reason"]
-    assert [found[f"fake/p{n}"]["status"] for n in (1, 2)] == ["ok", "ok"]
-    assert device.log.count("cold 30") == 2
-
-
-def test_a_compiler_beside_the_sustained_rate_is_an_error_of_its_point(
+def test_a_compiler_in_a_pair_is_its_error_and_beside_the_sustained_rate_its_points(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    device, watch = Device(), SimpleNamespace(started=3)
-    distinct(device, monkeypatch)
-    steady = device.steady
+    """The points of a pair that failed are measured again."""
+    for method, statuses in (("cold", ["error", "ok", "ok"]), ("steady", ["ok", "error", "ok"])):
+        device, watch = Device(), SimpleNamespace(started=3)
+        if method == "steady":
+            distinct(device, monkeypatch)
+        whole = getattr(device, method)
 
-    def compiles(run: Any, n: int, group: int) -> timing.Burst:
-        watch.started += watch.started == 3
-        return steady(run, n, group)
+        def compiles(run: Any, n: int, *more: int, whole: Any = whole, watch: Any = watch) -> Any:
+            watch.started += watch.started == 3 and (n == 5 or bool(more))
+            return whole(run, n, *more)
 
-    device.steady = compiles  # type: ignore[method-assign]
-    found = timed(device, [(1, 2)], 2, watch=watch)
-    statuses = [found[name]["status"] for name in ("fake/p1 | fake/p2", "fake/p1", "fake/p2")]
-    assert statuses == ["ok", "error", "ok"]
-    assert "ninja or nvcc ran after the warm-up" in found["fake/p1"]["reason"]
-    assert found["fake/p1"]["timing"] is None
+        monkeypatch.setattr(device, method, compiles)
+        found = timed(device, [(1, 2)], 2, watch=watch)
+        records = [found[name] for name in ("fake/p1 | fake/p2", "fake/p1", "fake/p2")]
+        assert [record["status"] for record in records] == statuses
+        (failed,) = (record for record in records if record["status"] == "error")
+        assert "ninja or nvcc ran after the warm-up" in failed["reason"]
+        assert failed.get("timing") is failed.get("sides") is None
+        assert device.log.count("cold 30") == (2 if method == "cold" else 0)
 
 
 def test_the_memory_of_a_point_is_asked_for_from_its_own_begin_on() -> None:

@@ -45,10 +45,8 @@ def rmsnorm():
 
 
 def test_nothing_of_it_is_a_measurement(rmsnorm):
-    measured = {c.name for c in COLUMNS if c.source in ("events", "nsys")} | {
-        "time_ncu_us",
-        "limiter",
-    }
+    measured = {c.name for c in COLUMNS if c.source in ("events", "nsys")}
+    measured |= {"time_ncu_us", "limiter"}
     for point in some(rmsnorm["points"]):
         row = point["measurement"]
         assert (point["tier"], row["tier"], row["gpu"]) == ("S", "S", A100.gpu)
@@ -84,14 +82,8 @@ def test_rows_of_a_cluster_have_no_rule():
     (kernel,) = point["kernels"]  # a block a row, and nothing compiled of it
     assert (kernel["grid"], kernel["registers"], kernel["metrics"]) == ("4096,1,1", None, {})
     hopper = results(load("rmsnorm"), long, stored("9.0"), device("NVIDIA H200"))
-    assert hopper["points"][0]["problems"] == [
-        "not compiled: the clusters of a norm of 131072 elements"
-    ]
-
-
-def test_of_a_kernel_of_pytorch_nothing_is_said(rmsnorm):
-    (apart,) = [p for p in rmsnorm["points"] if "add_then_rmsnorm_R512_" in p["point"]]
-    assert apart["measurement"]["main_kernel"] is None
+    said = "not compiled: the clusters of a norm of 131072 elements"
+    assert hopper["points"][0]["problems"] == [said]
 
 
 def test_points_of_another_architecture_are_skipped():
@@ -127,9 +119,8 @@ def made(n=40, noise=0.0, dram=0.7, sm=0.4, cycles=3000.0, seed=1):
     random = np.random.default_rng(seed)
     found = []
     for i in range(n):
-        one = BoundedPoint(
-            f"p{i}", "t", "k", *(10 ** random.uniform(-1, 3, 2)), cycle_ns=0.5, floor_us=3.0
-        )
+        bounds = 10 ** random.uniform(-1, 3, 2)
+        one = BoundedPoint(f"p{i}", "t", "k", *bounds, cycle_ns=0.5, floor_us=3.0)
         us = math.hypot(one.dram_us / dram, one.sm_us / sm) + 3.0 + cycles * 0.5 / 1e3
         found.append(replace(one, measured_us=us * math.exp(random.normal(0, noise))))
     return found
@@ -139,10 +130,8 @@ def test_a_law_that_holds_is_found_and_a_faster_gpu_follows_from_it():
     cases = made()
     model = Model(cases)
     assert max(abs(r.off) for r in model.residuals) < 0.01
-    one = cases[0]
-    twice = replace(
-        one, dram_us=one.dram_us / 2, sm_us=one.sm_us / 2, cycle_ns=0.25, measured_us=None
-    )
+    one = replace(cases[0], cycle_ns=0.25, measured_us=None)
+    twice = replace(one, dram_us=one.dram_us / 2, sm_us=one.sm_us / 2)
     expected = math.hypot(twice.dram_us / 0.7, twice.sm_us / 0.4) + 3.0 + 0.75
     assert model.us(twice) == pytest.approx(expected, rel=0.01)
 
@@ -180,9 +169,8 @@ def test_points_of_latency_have_an_interval_of_their_own():
 def test_no_launch_is_shorter_than_its_bounds_allow():
     model = Model(made())
     (free,) = model.predict(made(1), [Residual(True, 3.0)] * 20)
-    (held,) = model.predict(
-        [replace(made(1)[0], least_us=0.9 * free.us)], [Residual(True, 3.0)] * 20
-    )
+    bound = replace(made(1)[0], least_us=0.9 * free.us)
+    (held,) = model.predict([bound], [Residual(True, 3.0)] * 20)
     assert free.low < 0.1 * free.us
     assert held.low == pytest.approx(0.9 * held.us)
 
@@ -211,6 +199,9 @@ def test_the_width_of_an_interval_is_never_less_than_what_was_seen():
     assert width([*[0.1] * 85, *[-0.5] * 15]) == 0.5
 
 
+SIDES = {"NVIDIA H200": 1 / 4.8, "NVIDIA H100 80GB HBM3": 1 / 3.35}
+
+
 def timed(rmsnorm, gpu, scale):
     """The same points as if they had been measured, at a rate of DRAM alone."""
     points = []
@@ -221,33 +212,23 @@ def timed(rmsnorm, gpu, scale):
     return {**rmsnorm, "points": points, "provenance": {**rmsnorm["provenance"], "gpu": gpu}}
 
 
-B200 = device("NVIDIA H200").model_copy(
-    update={
-        "gpu": "NVIDIA B200",
-        "compute_capability": "10.0",
-        "sm_count": 148,
-        "mma_flops": None,
-        "wgmma_flops": None,
-    }
-)
+OTHERS = {"gpu": "NVIDIA B200", "compute_capability": "10.0", "sm_count": 148}
+B200 = device("NVIDIA H200").model_copy(update=OTHERS | {"mma_flops": None, "wgmma_flops": None})
 
 
 def test_what_another_gpu_computes_by_another_kernel_is_not_predicted(monkeypatch):
     """On a B200 from a GPU on which fa2, fa3 and decode on CUDA cores were measured."""
     monkeypatch.setattr(predict, "device", lambda name: B200 if "B200" in name else device(name))
-    blocks = {
-        "prefill": [
-            *default_blocks()["prefill"],
-            {"kv_heads": 8, "layout": "ragged"},
-            {"kv_heads": 8, "backend": "fa3"},
-        ]
-    }
+    more = [{"kv_heads": 8, "layout": "ragged"}, {"kv_heads": 8, "backend": "fa3"}]
+    blocks = {"prefill": [*default_blocks()["prefill"], *more]}
     blocks |= {"decode": default_blocks()["decode"]}
+
+    def static(capability, gpu):
+        return [results(load(name), blocks[name], stored(capability), gpu) for name in blocks]
+
     hopper = device("NVIDIA H200")
-    here = [
-        timed(results(load(n), blocks[n], stored("9.0"), hopper), hopper.gpu, 1) for n in blocks
-    ]
-    there = [results(load(name), blocks[name], stored("10.0"), B200) for name in blocks]
+    here = [timed(one, hopper.gpu, 1) for one in static("9.0", hopper)]
+    there = static("10.0", B200)
     found = predict.predictions(here, there)
     why, times = found["not_predicted"], {p["point"]: p for p in found["points"]}
     every = {p["point"] for one in there for p in one["points"]}
@@ -261,17 +242,18 @@ def test_what_another_gpu_computes_by_another_kernel_is_not_predicted(monkeypatc
     factor = found["left_out"]["factors"]["bounds" if one["bounded"] else "latency"]
     assert one["high"] / one["us"] == pytest.approx(factor**ACROSS)
     # a kernel that was measured of no point is not taken for another of its target
-    cores = [
-        {**one, "points": [p for p in one["points"] if "_cc" not in p["point"]]} for one in here
-    ]
-    lacking = predict.predictions([c for c in cores if c["target"] == "decode"], there)
+    (decode,) = (one for one in here if one["target"] == "decode")
+    cores = decode | {"points": [p for p in decode["points"] if "_cc" not in p["point"]]}
+    lacking = predict.predictions([cores], there)
     said = lacking["not_predicted"]["decode/B32_L2048_H32_K32_D128_P16_f16_cc"]
     assert said == "BatchDecodeWithPagedKVCacheKernel was not measured"
     assert not [p for p in lacking["points"] if "_cc" in p["point"]]
 
 
 def test_a_norm_of_the_cute_dsl_is_predicted_by_its_own_kernel(rmsnorm):
-    """Its name is what reports of a measured GPU call it."""
+    """Its name is what reports of a measured GPU call it; of a kernel of PyTorch nothing is said."""
+    (apart,) = [p for p in rmsnorm["points"] if "add_then_rmsnorm_R512_" in p["point"]]
+    assert apart["measurement"]["main_kernel"] is None
     kernels = {p["measurement"]["main_kernel"] for p in rmsnorm["points"]}
     assert kernels == {
         None, "RMSNormKernel (CuTe DSL)", "FusedAddRMSNormKernel (CuTe DSL)", "RMSNormKernel", "FusedAddRMSNormKernel"
@@ -279,14 +261,19 @@ def test_a_norm_of_the_cute_dsl_is_predicted_by_its_own_kernel(rmsnorm):
 
 
 def test_two_measured_gpus_validate_each_other(rmsnorm):
-    here, there = (
-        timed(rmsnorm, "NVIDIA H200", 1 / 4.8),
-        timed(rmsnorm, "NVIDIA H100 80GB HBM3", 1 / 3.35),
-    )
+    here, there = (timed(rmsnorm, *side) for side in SIDES.items())
     found = predict.predictions([here], [there])
     assert found["crossed"]["n"] == len(found["points"]) > 20
     assert found["crossed"]["median_error"] < 0.02
     assert predict.predictions([here], [rmsnorm])["crossed"] is None
+    # Another GPU widens the intervals, and another architecture more.
+    for side in (here, there):
+        side["provenance"]["compute_capability"] = "9.0"
+    found = [predict.predictions([here], [other])["across"] for other in (here, there, rmsnorm)]
+    assert found == [1.0, OTHER_GPU, ACROSS]
+    assert 1 < OTHER_GPU < ACROSS
+    with pytest.raises(ValueError, match="NVIDIA Nothing: no datasheet"):
+        predict.predictions([timed(rmsnorm, "NVIDIA Nothing", 1)], [rmsnorm])
 
 
 @pytest.mark.parametrize("slower", [2.0, 0.5])
@@ -301,34 +288,18 @@ def test_the_bias_of_predictions_has_the_sign_of_what_they_are_off(rmsnorm, slow
 
 
 def test_the_page_of_two_measured_gpus_has_every_point_beside_its_prediction(rmsnorm, tmp_path):
-    sides = {"NVIDIA H200": 1 / 4.8, "NVIDIA H100 80GB HBM3": 1 / 3.35}
-    for name, scale in sides.items():
+    for name, scale in SIDES.items():
         write_json(tmp_path / name / "rmsnorm_results.json", timed(rmsnorm, name, scale))
-    here, there = (str(tmp_path / name) for name in sides)
+    here, there = (str(tmp_path / name) for name in SIDES)
     page = tmp_path / "predictions.md"
     command = ["predict-page", "--measured", here, "--out", str(page), "--on"]
     assert dispatch([*command, there]) == 0
     text = page.read_text()
-    assert text.count("| `rmsnorm/rmsnorm_R4096_D4096_f16` |") == len(sides)
+    assert text.count("| `rmsnorm/rmsnorm_R4096_D4096_f16` |") == len(SIDES)
     assert "## NVIDIA H100 80GB HBM3, predicted from NVIDIA H200" in text
     write_json(tmp_path / "static/rmsnorm_results.json", rmsnorm)
     with pytest.raises(SystemExit):  # one side has no times
         dispatch([*command, str(tmp_path / "static")])
-
-
-def test_another_gpu_widens_the_intervals_and_another_architecture_more(rmsnorm):
-    here = timed(rmsnorm, "NVIDIA H200", 1 / 4.8)
-    here["provenance"]["compute_capability"] = "9.0"
-    near = timed(rmsnorm, "NVIDIA H100 80GB HBM3", 1 / 3.35)
-    near["provenance"]["compute_capability"] = "9.0"
-    found = [predict.predictions([here], [other])["across"] for other in (here, near, rmsnorm)]
-    assert found == [1.0, OTHER_GPU, ACROSS]
-    assert 1 < OTHER_GPU < ACROSS
-
-
-def test_a_gpu_without_a_datasheet_is_refused(rmsnorm):
-    with pytest.raises(ValueError, match="NVIDIA Nothing: no datasheet"):
-        predict.predictions([timed(rmsnorm, "NVIDIA Nothing", 1)], [rmsnorm])
 
 
 MEASURED = """
@@ -352,17 +323,10 @@ def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path, 
         claims = ["--claims", files, "--out", str(tmp_path / name / "claims.json")]
         assert dispatch(["check", "claims", *folder, *claims]) == 0
     here, there = str(tmp_path / "here"), str(tmp_path / "there")
-    predictions = str(tmp_path / "there/predictions.json")
-    assert (
-        dispatch(["static", "predict", "--measured", here, "--on", there, "--out", predictions])
-        == 0
-    )
-    claims = [
-        "--claims",
-        files,
-        "--out",
-        str(tmp_path / "there/claims_predicted.json"),
-    ]
+    predictions = f"{there}/predictions.json"
+    on = ["--measured", here, "--on", there, "--out", predictions]
+    assert dispatch(["static", "predict", *on]) == 0
+    claims = ["--claims", files, "--out", f"{there}/claims_predicted.json"]
     of = ["--results", there, "--predictions", predictions]
     assert dispatch(["claims-predicted", *of, *claims]) == 0
     facts = ["--facts", str(recorded("8.0")), "--beside", str(recorded("9.0"))]
@@ -380,9 +344,8 @@ def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path, 
     start = r"\| A norm of somebody's reaches 4.45 % of the bandwidth. \|"
     assert re.search(rf"{start} a measured time \| {interval} \|\n", text)
     assert re.search(rf"{start} 4.45 % of peak \| {interval} \| yes \|\n", text)
-    assert (
-        "of 1 figure 1 inside the interval, 0 on its edge, 0 outside; 1 from one document" in text
-    )
+    counted = "of 1 figure 1 inside the interval, 0 on its edge, 0 outside; 1 from one document"
+    assert counted in text
     assert "bias, which their intervals do not take away: rmsnorm is predicted" in text
     # what somebody only expected tests no prediction, which may speak against it
     expected = text[text.index("## What was expected") :]
@@ -391,16 +354,9 @@ def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path, 
     interval = r"0\.\d+ \(0\.\d+ to 0\.\d+\) % of peak"
     assert re.search(rf"{start} predicted not to hold \| {interval} \|", text)
     assert re.search(rf"{start} 5 % of peak \| {interval} \| \*\*no\*\* \|", expected)
-    fused = next(
-        line
-        for line in text.splitlines()
-        if line.startswith("| `FusedAddRMSNormKernel<8, __half>`")
-    )
-    sides = [
-        facts.kernels["flashinfer::norm::FusedAddRMSNormKernel<8, __half>"]["registers"]
-        for facts in (stored("8.0"), stored("9.0"))
-    ]
-    assert fused.split("|")[2].strip() == f"{sides[0]} / {sides[1]}"
+    name = "FusedAddRMSNormKernel<8, __half>"
+    of = [stored(of).kernels[f"flashinfer::norm::{name}"]["registers"] for of in ("8.0", "9.0")]
+    assert f"\n| `{name}` | {of[0]} / {of[1]} |" in text
     check(lambda: dispatch(command) or page.read_text(), monkeypatch, ("# ", ""))
 
 
@@ -427,10 +383,8 @@ def test_attention_of_cutlass_on_blackwell_computes_in_tensor_memory():
         tensor = [k for k in own if sass.count(k["mix"], sass.FAMILIES[0])]
         assert len(tensor) >= 24
         for kernel in some(tensor):
-            counts = {
-                name: sass.count(kernel["mix"], family) for name, family in sass.TENSOR.items()
-            }
-            assert [name for name, count in counts.items() if count] == [instructions]
+            ran = [name for name, of in sass.TENSOR.items() if sass.count(kernel["mix"], of)]
+            assert ran == [instructions]
             moved = sass.count(kernel["mix"], static_page.LOOP["tensor memory"])
             assert bool(moved) == (instructions == "tcgen05")
 

@@ -45,10 +45,8 @@ ptxas info    : Used 40 registers, used 2 barriers, 396 bytes cmem[0]
 
 def test_the_hot_loop_is_the_innermost_with_the_most_tensor_instructions():
     work, copy = sass.kernels(LISTING).values()
-    assert work["hot_loop"] == {
-        "instructions": 4,
-        "mix": {"BRA": 1, "HMMA.16816.F32": 2, "LDSM.16.M88.4": 1},
-    }
+    mix = {"BRA": 1, "HMMA.16816.F32": 2, "LDSM.16.M88.4": 1}
+    assert work["hot_loop"] == {"instructions": 4, "mix": mix}
     assert copy["hot_loop"] is None
 
 
@@ -82,23 +80,12 @@ def test_architectures_with_the_same_tensor_instructions_are_named_together():
 
 
 def test_each_instruction_of_a_loop_is_counted_once_and_what_is_strange_is_other():
-    mix = {
-        "UTCHMMA": 2,
-        "LDTM.x32": 3,
-        "STTM.x16": 1,
-        "UBLKCP.S.G": 1,
-        "UTCBAR": 1,
-        "SYNCS.PHASECHK": 2,
-    }
-    mix |= {"UTMALDG.4D": 2, "IADD3": 5, "UNHEARDOF.NEW": 7}
+    mix = {"UTCHMMA": 2, "LDTM.x32": 3, "STTM.x16": 1, "UBLKCP.S.G": 1, "UTCBAR": 1}
+    mix |= {"SYNCS.PHASECHK": 2, "UTMALDG.4D": 2, "IADD3": 5, "UNHEARDOF.NEW": 7}
     loop = static_page._loop({"hot_loop": {"instructions": sum(mix.values()), "mix": mix}})
     assert loop is not None
-    assert (loop["tensor"], loop["tensor memory"], loop["async copies"], loop["barriers"]) == (
-        2,
-        4,
-        3,
-        3,
-    )
+    of = ("tensor", "tensor memory", "async copies", "barriers")
+    assert [loop[name] for name in of] == [2, 4, 3, 3]
     assert loop["other"] == 12 and loop["by"] == ["tcgen05"]
     counted = {name: loop[name] for name in (*static_page.LOOP, static_page.OTHER)}
     assert sum(counted.values()) == loop["instructions"]
