@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +26,9 @@ from ncuflow.model import Results
 
 if TYPE_CHECKING:
     import fake_machine
+
+# A shell has what it starts in the background ignore SIGINT, and what these tests start and interrupt would as well.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
 COPIED = (
