@@ -54,8 +54,7 @@ def numbers(found: Explanation) -> list[Number]:
     every = [found.time, found.headroom and found.headroom.most]
     every += [one.share for one in (*units, *found.stalls, *found.lines)]
     every += [number for one in found.suggestions for number in (one.estimate, one.most)]
-    every += [one.at_mbarrier for one in found.stalls]
-    return [number for number in every if number is not None]
+    return [n for n in (*every, *(one.at_mbarrier for one in found.stalls)) if n is not None]
 
 
 def fits(lines: list[str]) -> bool:
@@ -229,14 +228,14 @@ def test_by_default_it_is_the_kernel_whose_launches_take_the_most_time_together(
     assert not launch.share(untimed[:1], untimed, "trace").endswith("kernels")  # type: ignore[arg-type]
 
 
-def test_what_was_chosen_by_default_is_said(deep) -> None:
+def test_what_was_chosen_by_default_is_said() -> None:
     assert any("the most of its 3 kernels" in note for note in explain(DEEP).notes)
     assert not any("the most of" in note for note in explain(DEEP, 0).notes)
-    trace = next((SHIPPED / "decode").glob("b*/trace.sqlite.xz"))
-    found = explain(trace)
+    (trace,) = (SHIPPED / "decode").glob("b*/trace.sqlite.xz")
     totals = Counter[str | None]()
     for one in profiled.traced(nsys.read(trace)):
         totals[one["demangled"]] += int(one["duration_ns"])
+    found = explain(trace)
     assert found.subject.demangled == totals.most_common(1)[0][0]
     assert "the most of its" in found.notes[0]
 
@@ -330,22 +329,15 @@ def test_no_suggestion_for_this_work_is_above_its_headroom_and_what_lost_is_none
 
 def test_every_number_of_a_point_is_found_where_its_trace_says(point) -> None:
     traced = some(number for number in numbers(point) if number.trace is not None)
-    for number in traced:
-        name, column, folder = shlex.split(number.trace)
-        assert (name, folder) == (POINT, str(SHIPPED))
     with locate.of_point(POINT, SHIPPED) as where:
         for number in traced:
-            column = shlex.split(number.trace)[1]
+            name, column, folder = shlex.split(number.trace)
+            assert (name, folder) == (POINT, str(SHIPPED))
             steps = list(derivation.steps(where.outputs, POINT, column))
             if number.metric == column and number is not point.headroom.most:
                 shown = [step.value for step in steps if step.name == column]
                 assert number in [one.most for one in point.suggestions] or number.value in shown
                 assert len(steps) > 1
-
-
-def test_a_point_that_is_nowhere_is_named_with_the_nearest() -> None:
-    with pytest.raises(BadInput, match="no point 'decode/B32_none'; the nearest of 40: decode/B"):
-        explain("decode/B32_none", outputs=SHIPPED)
 
 
 def test_a_point_is_looked_for_in_the_outputs_of_this_folder_before_the_recording(
@@ -359,6 +351,8 @@ def test_a_point_is_looked_for_in_the_outputs_of_this_folder_before_the_recordin
     shutil.copytree("outputs/one", "outputs/two")
     with pytest.raises(UsageError, match="outputs/one, outputs/two"):
         explain(POINT)
+    with pytest.raises(BadInput, match="no point 'decode/B32_none'; the nearest of 40: decode/B"):
+        explain("decode/B32_none", outputs=SHIPPED)
 
 
 def test_a_report_of_a_recording_is_told_what_the_target_of_its_point_suggests() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from conftest import ROOT, Recorded, some
@@ -38,11 +39,23 @@ SHIPPED = sorted(
 )
 
 
+EVERY = pytest.mark.parametrize(("recording", "target"), SHIPPED)
+
+
 def kernels(results: Results) -> Iterator[Kernel]:
     return (k for p in results["points"] if p["status"] == "ok" for k in p["kernels"])
 
 
-@pytest.mark.parametrize(("recording", "target"), SHIPPED)
+def of(recorded: Recorded, *targets: str) -> Iterator[tuple[str, Results]]:
+    """Recordings and the results of these targets in them."""
+    return ((r, recorded(r, t)) for r, t in SHIPPED if not targets or t in targets)
+
+
+def macros() -> Any:
+    return environment().get_template("_macros.j2").make_module({"provenance": {}})
+
+
+@EVERY
 def test_the_filter_of_a_page_takes_what_ran_there_and_nothing_of_torch(
     recording: str, target: str, recorded: Recorded
 ) -> None:
@@ -59,40 +72,33 @@ def test_the_filter_of_a_page_takes_what_ran_there_and_nothing_of_torch(
 def test_the_code_path_has_a_place_for_each_of_flashinfers_kernels_that_ran(
     recorded: Recorded,
 ) -> None:
-    for recording, target in SHIPPED:
-        if target == "apis":  # no code path: they are of many files
-            continue
-        results = recorded(recording, target)
+    seen = 0
+    for recording, results in of(recorded, *(set(known()) - {"apis"})):  # which are of many files
         index = stored.optional(ROOT / "recordings" / recording / "source_index.json")
-        path = guide_source.code_path(target, index, results)
-        if path is None:
-            continue
-        places = {symbol: where for symbol, where, _ in path["kernels"]}
-        own = {k["name"] for k in kernels(results) if "flashinfer" in (k["demangled"] or "")}
-        assert all(places[name] for name in own), (recording, target)
+        if path := guide_source.code_path(results["target"], index, results):
+            places = {symbol: where for symbol, where, _ in path["kernels"]}
+            own = {k["name"] for k in kernels(results) if "flashinfer" in (k["demangled"] or "")}
+            assert all(places[name] for name in own), (recording, results["target"])
+            seen += len(own)
+    assert seen
 
 
 def test_every_reason_that_a_page_names_has_a_meaning_on_the_guides_page(
     recorded: Recorded,
 ) -> None:
-    named = set()
-    for recording, target in SHIPPED:
-        results = recorded(recording, target)
+    """And a tree says whether it counts hidden waits: by samples of cycles without an issue a barrier that other warps hide
+    weighs less than by the ratios of all warps."""
+    text = (ROOT / "templates/guide/reference.md.j2").read_text()
+    assert "By ratios" in text and "hidden ones too" in text
+    named, bases = set(), set()
+    for _, results in of(recorded):
         for point in results["points"]:
-            row = point["measurement"]
-            named |= {row.get("top_stall"), row.get("second_stall")}
+            named |= {point["measurement"].get(f"{which}_stall") for which in ("top", "second")}
         for kernel in [*results["deep"], *kernels(results)]:
             if tree := stall_tree(kernel):
                 named |= {reason.reason for reason in tree.top()}
+        bases |= {tree.basis for kernel in results["deep"] if (tree := stall_tree(kernel))}
     assert named - {None} <= set(guide_waits.REMEDIES)
-
-
-def test_a_tree_says_whether_it_counts_hidden_waits(recorded: Recorded) -> None:
-    """By samples of cycles without an issue a barrier that other warps hide weighs less than by the ratios of all warps."""
-    text = (ROOT / "templates/guide/reference.md.j2").read_text()
-    assert "By ratios" in text and "hidden ones too" in text
-    every = [k for r, t in SHIPPED for k in recorded(r, t)["deep"]]
-    bases = {tree.basis for kernel in every if (tree := stall_tree(kernel))}
     assert "samples" in bases
 
 
@@ -120,43 +126,43 @@ def rows(recording: str, target: str, recorded: Recorded) -> list[MeasuredOpport
     return found(recorded(recording, target))
 
 
-@pytest.mark.parametrize(("recording", "target"), SHIPPED)
+@EVERY
 def test_what_was_tried_anywhere_is_not_said_to_be_untried(
     recording: str, target: str, recorded: Recorded
 ) -> None:
     """In another recording of the GPU and version, in an advice, or as a change of FlashInfer's source."""
     results = recorded(recording, target)
     known_of = {one.what: one.where for one in elsewhere(results)}
-    untried = [
-        one for one in found(results) if one.group == UNTRIED and one.opportunity.what in known_of
-    ]
-    every_scope, tried_there = scopes(results), []
-    for one in untried:
-        where = known_of[one.opportunity.what]
-        if not where or any(holds(where, every_scope[p]) for p in one.points):
-            tried_there.append(one.opportunity.what)
-    assert tried_there == []
+    every_scope, untried = scopes(results), [one for one in found(results) if one.group == UNTRIED]
+
+    def tried(one: MeasuredOpportunity) -> bool:
+        where = known_of.get(one.opportunity.what)
+        return where is not None and (
+            not where or any(holds(where, every_scope[p]) for p in one.points)
+        )
+
+    assert [one.opportunity.what for one in untried if tried(one)] == []
 
 
 def test_what_was_tried_elsewhere_turns_where_its_condition_does(recorded: Recorded) -> None:
     """A cache of 8 bits gains on tensor cores and costs on CUDA cores; tensor cores go by the longest sequence."""
     recording = "h200/0.7.2/default"
-    of = {(o.opportunity.what, o.where): o for o in rows(recording, "decode", recorded)}
-    bits = [o for (what, _), o in of.items() if what == "a KV cache of 8 bits"]
+    told = rows(recording, "decode", recorded)
+    bits = [o for o in told if o.opportunity.what == "a KV cache of 8 bits"]
     assert {o.group for o in bits} == {"won", "lost"} and all(o.elsewhere for o in bits)
-    (grouped,) = [o for (_, where), o in of.items() if "longest_share <=" in where]
+    (grouped,) = [o for o in told if "longest_share <=" in o.where]
     assert not grouped.elsewhere  # the condition says where the trials of the other recordings lost
 
 
 def test_the_file_of_trials_is_what_changes_advices_and_a_recording_say(recorded: Recorded) -> None:
     stored_rows = [one.row() for one in every()]
     made = [*tried_script.of_changes(), *tried_script.of_advices()]
-    for recording, target in some([pair for pair in SHIPPED if pair[1] != "apis"]):
-        made += tried_script.of_results(recorded(recording, target), recording.replace("/", "-"))
+    for recording, results in of(recorded, *(set(known()) - {"apis"})):
+        made += tried_script.of_results(results, recording.replace("/", "-"))
     assert all(one.row() in stored_rows for one in made)
 
 
-@pytest.mark.parametrize(("recording", "target"), SHIPPED)
+@EVERY
 def test_at_most_is_a_mechanisms_and_never_the_roof_alone(
     recording: str, target: str, recorded: Recorded
 ) -> None:
@@ -171,32 +177,25 @@ def test_at_most_is_a_mechanisms_and_never_the_roof_alone(
 
 
 def test_smaller_chunks_are_advised_where_the_least_chunk_binds(recorded: Recorded) -> None:
-    shown = set()
-    for recording in sorted({r for r, t in SHIPPED if t == "decode"}):
-        results = recorded(recording, "decode")
+    for point in some(advised(recorded, "smaller chunks", "decode")):
+        p = point["params"]
+        chunks = -(-p["kv_len"] // max(128, p["page_size"]))
+        assert point["info"]["split_kv"], point["point"]
+        grids = [k["grid_size"] for k in point["kernels"]]
+        assert p["batch"] * p["kv_heads"] * chunks in grids, point["point"]
+
+
+def advised(recorded: Recorded, what: str, *targets: str) -> Iterator[Any]:
+    """The points at which a change of such a name is advised."""
+    for _, results in of(recorded, *targets):
         points = {p["point"]: p for p in results["points"]}
         for one in found(results):
-            if "smaller chunks" in one.opportunity.what:
-                for name in one.points:
-                    shown.add(name)
-                    p = points[name]["params"]
-                    chunks = -(-p["kv_len"] // max(128, p["page_size"]))
-                    assert points[name]["info"]["split_kv"], name
-                    grids = [k["grid_size"] for k in points[name]["kernels"]]
-                    assert p["batch"] * p["kv_heads"] * chunks in grids, name
-    assert shown
+            if what in one.opportunity.what:
+                yield from (points[name] for name in one.points)
 
 
 def test_a_merge_is_advised_where_its_blocks_have_more_than_one_item(recorded: Recorded) -> None:
-    merged = []
-    for recording, target in SHIPPED:
-        if target not in ("decode", "prefill"):
-            continue
-        results = recorded(recording, target)
-        points = {p["point"]: p for p in results["points"]}
-        advised = [one for one in found(results) if "merge kernel" in one.opportunity.what]
-        merged += [points[name] for one in advised for name in one.points]
-    for point in some(merged):
+    for point in some(advised(recorded, "merge kernel", "decode", "prefill")):
         p = point["params"]
         merge = next(k for k in point["kernels"] if "Merge" in k["name"])
         assert p["batch"] * p.get("seq_len", 1) * p["qo_heads"] > merge["grid_size"], point["point"]
@@ -215,11 +214,11 @@ def test_what_a_default_call_gains_comes_first_and_what_is_forced_under_its_head
         if all("_fa2_" in point for point in one.points):
             assert ("backend", "fa2") in one.departs
     advice = opportunity_rows(recorded("h200/0.7.2/default", "prefill"), None)
-    macro = environment().get_template("_macros.j2").make_module({"provenance": {}}).opportunities
-    page = str(macro(advice, True, []))
+    page = str(macros().opportunities(advice, True, []))
     before, _, after = page.partition("**Only for callers who set `backend=fa2`:**")
     assert "fa3 instead of fa2" in after and "fa3 instead of fa2" not in before
-    assert not any("fa2" in row["at"] for row in to_try({"p": {"name": "p", "title": "P", "opportunities": advice}}))  # fmt: skip
+    sections = {"p": {"name": "p", "title": "P", "opportunities": advice}}
+    assert not any("fa2" in row["at"] for row in to_try(sections))
 
 
 def test_a_pair_with_a_merge_on_one_side_tells_nothing_of_the_backend(recorded: Recorded) -> None:
@@ -239,9 +238,8 @@ def test_a_pair_with_a_merge_on_one_side_tells_nothing_of_the_backend(recorded: 
 
 def test_no_rule_is_told_of_two_pairs(recorded: Recorded) -> None:
     few = []
-    for recording, target in SHIPPED:
-        results = recorded(recording, target)
-        for choice in known()[target].compared:
+    for _, results in of(recorded):
+        for choice in known()[results["target"]].compared:
             pairs = effects(replace(choice, metrics=choice.metrics[:1]), results)
             few += divided(pairs) if 0 < len(pairs) <= 2 else []
     for part in some(few):
@@ -249,11 +247,10 @@ def test_no_rule_is_told_of_two_pairs(recorded: Recorded) -> None:
 
 
 def test_a_kernels_own_best_point_is_no_ceiling_that_it_is_held_against(recorded: Recorded) -> None:
-    macros = environment().get_template("_macros.j2").make_module({"provenance": {}})
     sections = {t: target_section(recorded(r, t)) for r, t in SHIPPED if r == "h200/0.7.2/default"}
     for section in sections.values():
         head = "of its best point" if section["passed"] else "of measured peak"
-        assert f"| {head} |" in str(macros.points_table(section))
+        assert f"| {head} |" in str(macros().points_table(section))
     told = conclusion({}, sections, [])
     named = {side[1] for side in (told["nearest"], told["furthest"]) if side}
     assert not named & {s["title"] for s in sections.values() if s["passed"]}
@@ -263,14 +260,12 @@ def test_the_hosts_call_stands_beside_the_kernels_and_in_what_a_choice_changes(
     recorded: Recorded,
 ) -> None:
     """A graph spares the host, and its kernels take longer: both are told."""
-    macros = environment().get_template("_macros.j2").make_module({"provenance": {}})
-    for recording in some(sorted({r for r, t in SHIPPED if t == "decode"})):
-        results = recorded(recording, "decode")
+    for _, results in some(of(recorded, "decode")):
         section = target_section(results)
-        bound = [p for p in results["points"] if p["status"] == "ok"
-                 and (p["measurement"]["host_launch_us"] or 0) > (p["measurement"]["time_cold_us"] or 1e9)]  # fmt: skip
+        rows = [p["measurement"] for p in results["points"] if p["status"] == "ok"]
+        bound = [m for m in rows if (m["host_launch_us"] or 0) > (m["time_cold_us"] or 1e9)]
         assert len(section["waiting"]) == len(bound)
-        text = str(macros.points_table(section))
+        text = str(macros().points_table(section))
         assert "| host's call |" in text and (f"At {len(bound)} of" in text) == bool(bound)
         launch = guide_waits.shown_choices(results)["launch"]
         if launch["summary"]:
@@ -279,41 +274,32 @@ def test_the_hosts_call_stands_beside_the_kernels_and_in_what_a_choice_changes(
 
 
 def test_tensor_cores_are_no_advice_where_they_gain_nothing(recorded: Recorded) -> None:
-    macros, rows_ = (
-        '"guide/_section.md.j2" import versus with context',
-        '"guide/decode/selection.md.j2"',
-    )
-    template = environment().from_string(f"{{% from {macros} %}}{{% include {rows_} %}}")
+    imported = '{% from "guide/_section.md.j2" import versus with context %}'
+    template = environment().from_string(imported + '{% include "guide/decode/selection.md.j2" %}')
     told = []
-    for recording, target in SHIPPED:
-        if target == "decode":
-            choices = guide_waits.shown_choices(recorded(recording, target))
-            lines = template.render(C=choices, provenance={}).splitlines()
-            (row,) = [line for line in lines if "GQA |" in line]
-            if summary := choices["cores_grouped"]["summary"]:
-                told.append(("use_tensor_cores=True" in row, summary["least"] <= -0.02))
-    for advised, gains in some(told):
-        assert advised == gains
+    for _, results in of(recorded, "decode"):
+        choices = guide_waits.shown_choices(results)
+        lines = template.render(C=choices, provenance={}).splitlines()
+        (row,) = [line for line in lines if "GQA |" in line]
+        if summary := choices["cores_grouped"]["summary"]:
+            told.append(("use_tensor_cores=True" in row, summary["least"] <= -0.02))
+    assert all(advice == gains for advice, gains in some(told))
 
 
 def test_a_bar_of_the_merge_kernel_says_so(recorded: Recorded) -> None:
     results = recorded("h200/0.7.2/default", "prefill")
-    told = {p["point"]: figures._of_merge(p) for p in results["points"] if p["status"] == "ok"}
-    merged = {p["point"] for p in results["points"] if "Merge" in (p["measurement"]["main_kernel"] or "")}  # fmt: skip
-    assert merged and {name for name, text in told.items() if text} == merged
+    for point in some(p for p in results["points"] if p["status"] == "ok"):
+        merged = "Merge" in (point["measurement"]["main_kernel"] or "")
+        assert bool(figures._of_merge(point)) == merged, point["point"]
 
 
-@pytest.mark.parametrize(("recording", "target"), SHIPPED)
+@EVERY
 def test_a_rule_that_asks_for_a_default_is_no_rule(recording: str, target: str) -> None:
     """Whoever sets nothing follows it."""
     advice = advise(ROOT / "recordings" / recording, [target], (), "time_cold_us", 0.02)
-    vacuous = [
-        rule.rule
-        for rule in advice.rules
-        if rule.rule.endswith("is among the fastest")
-        and all(s.advised == s.shape for s in advice.shapes if s.shape in rule.holds)
-    ]
-    assert vacuous == []
+    fastest = [rule for rule in advice.rules if rule.rule.endswith("is among the fastest")]
+    asked = {shape.shape for shape in advice.shapes if shape.advised != shape.shape}
+    assert [rule.rule for rule in fastest if not asked & {*rule.holds}] == []
 
 
 def test_the_default_is_timed_where_a_point_asks_for_what_it_is(recorded: Recorded) -> None:
