@@ -107,22 +107,21 @@ def test_jit_cache_tool_chain_and_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "programs", "packages", "refused", "tier"),
+    ("gpus", "ncu", "packages", "refused", "tier"),
     [
-        (None, ["ncu"], True, False, "C"),
-        ([], ["ncu"], True, False, "C"),
-        ([fake_gpus.H200], ["ncu"], False, False, "C"),
-        ([fake_gpus.H200], [], True, False, "B"),
-        ([fake_gpus.H200], ["ncu"], True, True, "B"),
-        ([fake_gpus.H200], ["ncu"], True, False, "A"),
+        (None, True, True, False, "C"),
+        ([], True, True, False, "C"),
+        ([fake_gpus.H200], True, False, False, "C"),
+        ([fake_gpus.H200], False, True, False, "B"),
+        ([fake_gpus.H200], True, True, True, "B"),
+        ([fake_gpus.H200], True, True, False, "A"),
     ],
 )
 def test_tier(  # type: ignore[no-untyped-def]
-    gpus, programs, packages, refused, tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gpus, ncu, packages, refused, tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in programs:
-        (tmp_path / name).write_text("#!/bin/sh\n")
-        (tmp_path / name).chmod(0o755)
+    if ncu:
+        (tmp_path / "ncu").touch(0o755)
     if gpus is None:
         fake_gpus.no_driver(monkeypatch, tmp_path)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -38,28 +37,17 @@ def test_ninja_file_gives_steps_and_flags_without_the_machine() -> None:
     found = jitprobe.read_ninja(NINJA)
     assert (found["commands"], found["steps"]) == (3, {"cuda_compile": 2, "link": 1})
     assert found["flags"]["cuda_cflags"][-2:] == ["-gencode=arch=compute_90a,code=sm_90a", "-O3"]
-    assert found["flags"]["common_cflags"] == [
-        "-I<flashinfer>/data/cccl/cub",
-        "-isystem",
-        "<…>/python3.12",
-    ]
+    places = ["-I<flashinfer>/data/cccl/cub", "-isystem", "<…>/python3.12"]
+    assert found["flags"]["common_cflags"] == places
     assert found["flags"]["ldflags"] == ["-shared", "-L<…>/stub"]
     assert "alice" not in json.dumps(found)
 
 
 def test_medians_keep_their_samples_and_missing_stays_missing() -> None:
-    disks = [
-        {
-            "generation_s": 0.1,
-            "build_and_load_s": 3.0,
-            "memory_hit_s": None,
-            "memory_hit_refused": "TypeError: x",
-        },
-        {"generation_s": 0.3, "build_and_load_s": 1.0, "memory_hit_s": None},
-        {"generation_s": 0.2, "build_and_load_s": 2.0, "memory_hit_s": None},
-        {"error": "status 1: boom"},
-    ]
-    found = jit.summarise(disks)
+    times = ((0.1, 3.0), (0.3, 1.0), (0.2, 2.0))
+    disks = [{"generation_s": g, "build_and_load_s": b, "memory_hit_s": None} for g, b in times]
+    disks[0]["memory_hit_refused"] = "TypeError: x"
+    found = jit.summarise([*disks, {"error": "status 1: boom"}])
     assert (found["n"], found["build_and_load_s"], found["generation_s"]) == (3, 2.0, 0.2)
     assert found["build_and_load_s_samples"] == [3.0, 1.0, 2.0]
     assert found["memory_hit_s"] is None and found["memory_hit_refused"] == "TypeError: x"
@@ -94,40 +82,39 @@ class Spec:
         self.calls.append("build_and_load")
 
 
-def test_cold_build_is_timed_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = Spec(tmp_path, prebuilt=False)
+def probed(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     target, module = jit_modules()["rmsnorm"]
-    monkeypatch.setattr(target, "build", Build(generate=lambda p: [spec]))
-    found = jitprobe.probe_cold(target, module, 1)
-    assert spec.calls == ["write_ninja", "build", "load"]
-    assert (
-        found["aot"] is False and found["library_bytes"] == 10 and found["sources"] == ["norm.cu"]
-    )
-    assert min(found["generation_s"], found["build_s"], found["load_s"]) >= 0
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "build", Build(generate=lambda p: [spec]))
+        return jitprobe.probe_cold(target, module, 1)
 
 
-def test_a_prebuilt_module_is_no_jit_measurement(
+def test_cold_build_is_timed_step_by_step_and_a_prebuilt_module_is_no_jit_measurement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    spec = Spec(tmp_path, prebuilt=False)
+    found = probed(spec, monkeypatch)
+    assert spec.calls == ["write_ninja", "build", "load"]
+    assert (found["aot"], found["library_bytes"], found["sources"]) == (False, 10, ["norm.cu"])
+    assert min(found["generation_s"], found["build_s"], found["load_s"]) >= 0
     spec = Spec(tmp_path, prebuilt=True)
-    target, module = jit_modules()["rmsnorm"]
-    monkeypatch.setattr(target, "build", Build(generate=lambda p: [spec]))
-    found = jitprobe.probe_cold(target, module, 1)
+    found = probed(spec, monkeypatch)
     assert spec.calls == ["build_and_load"]
     assert found["aot"] is True and "build_s" not in found and "prebuilt" in found["note"]
 
 
 def run_jit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answers: dict[str, Any], *more: str
-) -> int:
-    """`ncuflow jit` with every probe process answered from `answers` by step."""
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, modules: str, answers: dict[str, Any]
+) -> tuple[int, list[str], Any]:
+    """`ncuflow jit` with every probe process answered from `answers` by step: how it ends, its steps, and what it says of
+    each module."""
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("HF_TOKEN", "hf_planted_token_value")
-    seen = []
+    seen, out = [], tmp_path / "jit.json"
 
     def fake(command, *, env, timeout, on_line):  # type: ignore[no-untyped-def]
         step, name = command[4], command[5]
-        seen.append((step, name))
+        seen.append(step)
         assert "HF_TOKEN" not in env
         assert Path(env["FLASHINFER_WORKSPACE_BASE"]).name == name
         answer = answers.get(f"{step}:{name}", answers.get(step))
@@ -137,9 +124,9 @@ def run_jit(
         return ProcessExit(0 if answer else 1, False, 0.1)
 
     monkeypatch.setattr(jit, "run_child", fake)
-    status = dispatch(["jit", "--out", str(tmp_path / "jit.json"), "--disk-repeats", "2", *more])
-    run_jit.seen = seen  # type: ignore[attr-defined]
-    return status
+    words = ["--out", str(out), "--disk-repeats", "2", "--modules", modules]
+    status = dispatch(["jit", *words])
+    return status, seen, json.loads(out.read_text())["modules"] if out.exists() else None
 
 
 ANSWERS = {
@@ -149,24 +136,17 @@ ANSWERS = {
 }
 
 
-def test_every_step_is_a_process_of_its_own(
+def test_every_step_is_a_process_of_its_own_and_a_module_that_fails_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run_jit(monkeypatch, tmp_path, ANSWERS, "--modules", "decode") == 0
-    assert [step for step, _ in run_jit.seen] == ["cold", "disk", "disk", "first"]  # type: ignore[attr-defined]
-    result = json.loads((tmp_path / "jit.json").read_text())
-    assert result["modules"]["decode"]["cold"]["build_s"] == 10.0
-    assert result["modules"]["decode"]["disk"]["n"] == 2
-
-
-def test_a_module_that_fails_is_named_and_the_others_stand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    assert run_jit(monkeypatch, tmp_path, "rope", {}) == (1, ["cold"], None)  # all fail
+    status, steps, modules = run_jit(monkeypatch, tmp_path, "decode", ANSWERS)
+    assert (status, steps) == (0, ["cold", "disk", "disk", "first"])
+    assert (modules["decode"]["cold"]["build_s"], modules["decode"]["disk"]["n"]) == (10.0, 2)
     answers = {**ANSWERS, "cold:rope": None}
-    assert run_jit(monkeypatch, tmp_path, answers, "--modules", "rope,decode") == 3
-    result = json.loads((tmp_path / "jit.json").read_text())
-    assert result["modules"]["rope"]["cold"] == {"error": "status 1: ninja: noise"}
-    assert "disk" not in result["modules"]["rope"] and "disk" in result["modules"]["decode"]
+    status, _, modules = run_jit(monkeypatch, tmp_path, "rope,decode", answers)
+    assert status == 3 and modules["rope"]["cold"] == {"error": "status 1: ninja: noise"}
+    assert "disk" not in modules["rope"] and "disk" in modules["decode"]
 
 
 STUB = """
@@ -193,11 +173,6 @@ def test_the_rule_compiles_what_the_setting_names_and_lets_named_failures_stand(
     assert (tmp_path / out).read_text().startswith("jit --ignore-aot --modules rope,merge ")
 
 
-def test_if_all_fail_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_jit(monkeypatch, tmp_path, {}, "--modules", "rope") == 1
-    assert not (tmp_path / "jit.json").exists()
-
-
 def test_a_used_workspace_is_no_cold_build(tmp_path: Path) -> None:
     (tmp_path / "old").touch()
     with pytest.raises(CaptureError, match="not cold"):
@@ -220,10 +195,5 @@ def test_every_module_belongs_to_one_target_and_is_launched_small() -> None:
 
 
 def test_environment_is_shown_without_paths() -> None:
-    env = {
-        "CUDA_HOME": "/home/alice/cuda",
-        "MAX_JOBS": "4",
-        "HOME": "/home/alice",
-        "PATH": os.environ["PATH"],
-    }
+    env = {"CUDA_HOME": "/home/alice/cuda", "MAX_JOBS": "4", "HOME": "/home/alice", "PATH": "/bin"}
     assert jit.shown_environment(env) == {"CUDA_HOME": "<…>/cuda", "MAX_JOBS": "4"}

@@ -67,9 +67,8 @@ def package(tmp_path: Path) -> Path:
     ["FLASHINFER_SAMPLING_LAUNCH_BOUNDS(BLOCK)", "__cluster_dims__(2, 1)", "__maxnreg__(N)"],
 )
 def test_what_stands_before_a_kernels_name_is_not_its_name(attribute: str) -> None:
-    (found,) = functions(
-        f"template <int B>\n__global__ void {attribute}\n    Sample(int n) {{ }}\n"
-    )
+    text = f"template <int B>\n__global__ void {attribute}\n    Sample(int n) {{ }}\n"
+    (found,) = functions(text)
     assert (found.name, found.line, found.line_start, found.kernel) == ("Sample", 3, 1, True)
 
 
@@ -127,14 +126,9 @@ def test_index_of_a_small_package(package: Path, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_target_with_a_missing_symbol_is_left_out_and_named(
-    package: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    file: str,
-    old: str | None,
-    targets: list[str],
+    package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, old: str | None, targets: list[str],
     message: str,
-) -> None:
+) -> None:  # fmt: skip
     path, out = package / file, tmp_path / "index.json"
     if old is None:
         path.unlink()
@@ -150,11 +144,12 @@ def test_a_target_with_a_missing_symbol_is_left_out_and_named(
 
 
 def test_a_package_with_nothing_that_is_declared_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="not a FlashInfer package"):
+        sourceindex.Package(tmp_path)
     write(tmp_path / "jit/__init__.py", "")
     write(tmp_path / sourceindex.INCLUDE / "norm.cuh", "")
-    with pytest.raises(
-        CaptureError, match=r"no such function .*; flashinfer\.norm\.rmsnorm: not found"
-    ):
+    said = r"no such function .*; flashinfer\.norm\.rmsnorm: not found"
+    with pytest.raises(CaptureError, match=said):
         sourceindex.index(sourceindex.Package(tmp_path))
 
 
@@ -174,23 +169,18 @@ def test_signatures_are_those_of_the_targets_calls(package: Path) -> None:
     assert "rmsnorm" in found and "gen_norm_module" not in found
 
 
-def test_re_exports_are_followed(tmp_path: Path) -> None:
-    write(tmp_path / "jit/attention/__init__.py", "from .modules import gen_x as gen_x\n")
-    write(tmp_path / "jit/attention/modules.py", "\n\ndef gen_x(): ...\n")
-    write(tmp_path / sourceindex.INCLUDE / "norm.cuh", "")
-    place = sourceindex.Package(tmp_path).python("flashinfer.jit.attention.gen_x")
-    assert place == ("jit/attention/modules.py", 3)
-
-
-def test_what_a_package_takes_over_with_a_star_is_found_where_it_is_defined(tmp_path: Path) -> None:
-    write(tmp_path / "jit/__init__.py", "")
-    (tmp_path / sourceindex.INCLUDE).mkdir(parents=True)
-    write(tmp_path / "mla/__init__.py", "from ._core import *\n")
-    write(tmp_path / "mla/_core.py", "from ._parts import (\n    Wrapper as Wrapper,\n)\n")
-    write(
-        tmp_path / "mla/_parts/__init__.py", "import math\n\nclass Wrapper: ...\ndef _own(): ...\n"
-    )
+def test_what_a_package_takes_over_is_found_where_it_is_defined(tmp_path: Path) -> None:
+    for name, text in {
+        f"{sourceindex.INCLUDE}/norm.cuh": "",
+        "jit/attention/__init__.py": "from .modules import gen_x as gen_x\n",
+        "jit/attention/modules.py": "\n\ndef gen_x(): ...\n",
+        "mla/__init__.py": "from ._core import *\n",
+        "mla/_core.py": "from ._parts import (\n    Wrapper as Wrapper,\n)\n",
+        "mla/_parts/__init__.py": "import math\n\nclass Wrapper: ...\ndef _own(): ...\n",
+    }.items():
+        write(tmp_path / name, text)
     package = sourceindex.Package(tmp_path)
+    assert package.python("flashinfer.jit.attention.gen_x") == ("jit/attention/modules.py", 3)
     assert package.python("flashinfer.mla.Wrapper") == ("mla/_parts/__init__.py", 3)
     with pytest.raises(CaptureError, match="_own: not found"):
         package.python("flashinfer.mla._own")  # a star leaves it behind
@@ -211,11 +201,6 @@ print("FLASHINFER_D"); os.environ.get("HOME"); table.get("MAX_JOBS")
         "FLASHINFER_A": "'x'", "FLASHINFER_B": None, "CUDA_HOME": None, "FLASHINFER_C": None,
         "FLASHINFER_EXTRA_CFLAGS": None,
     }  # fmt: skip
-
-
-def test_no_package_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(CaptureError, match="not a FlashInfer package"):
-        sourceindex.Package(tmp_path)
 
 
 def test_the_real_package_has_all_that_is_declared() -> None:

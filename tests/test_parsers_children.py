@@ -18,10 +18,7 @@ RECORDINGS = Path(__file__).parents[1] / "recordings/h200/0.7.2/default"
 
 
 def sweep_of(target: str) -> Path:
-    found = sorted(RECORDINGS.glob(f"{target}/b*/sweep.ncu-rep.xz"))
-    if not found:
-        pytest.skip("no recorded report here")
-    return found[0]
+    return min(RECORDINGS.glob(f"{target}/b*/sweep.ncu-rep.xz"))
 
 
 def large(_: object) -> bytes:

@@ -88,9 +88,10 @@ PASTES = {
 def test_a_paste_is_read_as_a_report(text, tmp_path, capsys):
     report = read(tmp_path, text)
     (kernel,) = report.kernels
-    assert (kernel["name"], kernel["demangled"]) == ("add", "void ns::add<2, float>(float *)")
-    assert (kernel["grid"], kernel["block"], kernel["stream"]) == ("64,1,1", "128,1,1", 7)
-    assert (kernel["compute_capability"], kernel["duration_ns"]) == ("9.0", 6750.0)
+    assert kernel.items() >= {
+        "name": "add", "demangled": "void ns::add<2, float>(float *)", "grid": "64,1,1", "block": "128,1,1", "stream": 7,
+        "compute_capability": "9.0", "duration_ns": 6750.0,
+    }.items()  # fmt: skip
     found = values(report)
     assert found["sm_clock_hz"] == 1.75e9 and found["cycles_elapsed"] == 13_485
     assert (found["dram_throughput_pct"], found["sm_throughput_pct"]) == (72.56, 31.1)
@@ -102,25 +103,18 @@ def test_a_paste_is_read_as_a_report(text, tmp_path, capsys):
     for verb in ("show", "explain"):
         dispatch([verb, str(tmp_path / "pasted.txt")])
         assert "add" in capsys.readouterr().out
-    limit = explain(tmp_path / "pasted.txt").limit
-    assert limit and limit.words == "DRAM 73 % and waits"
-
-
-def test_two_rules_of_a_section_are_both_advised(tmp_path):
-    read(tmp_path, FIRST + SPEED)
-    assert len(explain(tmp_path / "pasted.txt").suggestions) == 2
+    explained = explain(tmp_path / "pasted.txt")
+    assert explained.limit and explained.limit.words == "DRAM 73 % and waits"
+    assert len(explained.suggestions) == 2  # both rules of the section
 
 
 def test_the_form_of_old_versions(tmp_path):
     report = read(tmp_path, OLD + FIRST + SPEED)
     old, new = report.kernels
-    assert (old["name"], old["stream"], old["duration_ns"]) == ("add", 13, 2_860_000.0)
-    assert (old["grid"], old["grid_size"], old["block_size"], old["registers"]) == (
-        None,
-        65_536,
-        256,
-        16,
-    )
+    assert old.items() >= {
+        "name": "add", "stream": 13, "duration_ns": 2_860_000.0, "grid": None, "grid_size": 65_536, "block_size": 256,
+        "registers": 16,
+    }.items()  # fmt: skip
     found = values(report)
     assert (found["memory_throughput_pct"], found["sm_throughput_pct"]) == (91.78, 41.95)
     assert (found["dram_throughput_pct"], found["l2_throughput_pct"]) == (9.08, 26.39)

@@ -10,9 +10,10 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 from command import ncuflow
@@ -28,6 +29,7 @@ from ncuflow.parsers.registry import METRICS, PEAK
 from ncuflow.parsers.schema import build
 from ncuflow.parsers.stalls import OTHER, RATIO, SAMPLES, STALL_REASONS, stalls_of
 
+show = functools.partial(ncuflow, "show")
 H200 = ROOT / "recordings/h200/0.7.2/default"
 CORPUS = ROOT.parent / "shared/corpus"  # public reports of other GPUs: pytest -m corpus
 RECORDED = sorted(ROOT.glob("recordings/*/**/*.ncu-rep.xz"), key=lambda p: p.stat().st_size)
@@ -43,33 +45,43 @@ def smallest() -> bytes:
 
 def first_kernels(data: bytes, count: int) -> bytes:
     """A well-formed report of the first kernels only, made of whole blocks; cubins are left out."""
-    _, position = next(container.messages(data, 4))
-    kept, found = [data[:position]], 0
-    while position < len(data) and found < count:
-        header, start = header_at(data, position)
-        end = start + header.get(container.PAYLOAD_SIZE, 0)
-        found += header.get(container.RESULTS, 0)
-        if header.get(container.RESULTS) or not header.get(container.SOURCES):
-            kept.append(data[position:end])
-        position = end
+    found, kept = 0, []
+    for block in blocks(data):
+        kept = kept or [data[: block.at]]
+        if found >= count:
+            break
+        found += block.header.get(container.RESULTS, 0)
+        if block.header.get(container.RESULTS) or not block.header.get(container.SOURCES):
+            kept.append(data[block.at : block.until])
     return b"".join(kept)
 
 
-def header_at(data: bytes, position: int) -> tuple[dict[int, int], int]:
-    """The integers of the block header at a position, and where it ends."""
-    start, end = next(container.messages(data, position))
-    return container.integers(data, start, end), end
+class Block(NamedTuple):
+    """A block of a report: where it starts, its header, the integers of that, and its payload's end."""
+
+    at: int
+    start: int
+    end: int
+    header: dict[int, int]
+    until: int
+
+
+def blocks(data: bytes) -> Iterator[Block]:
+    _, at = next(container.messages(data, 4))
+    while at < len(data):
+        start, end = next(container.messages(data, at))
+        header = container.integers(data, start, end)
+        until = end + header.get(container.PAYLOAD_SIZE, 0)
+        yield Block(at, start, end, header, until)
+        at = until
 
 
 def of_another_chip(data: bytes, names: Mapping[bytes, bytes], major: int) -> bytes:
     """A report of compute capability 9.0 made one of `major`.0 whose counters have other names."""
-    _, position = next(container.messages(data, 4))
-    made, listed = [data[:position]], []  # each block adds to the names that results refer to
-    while position < len(data):
-        start, end = next(container.messages(data, position))
-        position = end + container.integers(data, start, end).get(container.PAYLOAD_SIZE, 0)
-        fields = []
-        for field in container.fields(data, start, end):
+    made, listed = [], []  # each block adds to the names that results refer to
+    for block in blocks(data):
+        made, fields = made or [data[: block.at]], []
+        for field in container.fields(data, block.start, block.end):
             fields.append(data[field.start : field.end])
             if (field.number,) == container.STRING_TABLE:
                 new = [
@@ -77,7 +89,7 @@ def of_another_chip(data: bytes, names: Mapping[bytes, bytes], major: int) -> by
                 ]
                 listed += new
                 fields[-1] = text(4, b"".join(text(1, names.get(name, name)) for name in new))
-        header, payload = b"".join(fields), data[end:position]
+        header, payload = b"".join(fields), data[block.end : block.until]
         if CAPABILITY in listed and payload:
             value = container.integer(1, listed.index(CAPABILITY)) + b"\x12\x02\x28"
             assert value + b"\x09" in payload
@@ -118,8 +130,9 @@ def recorded_path(target: str, tool: str) -> Path:
     return path
 
 
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return ncuflow("show", *arguments)
+def fits_the_schema(report: ncu.Report) -> None:
+    for name in TABLES:
+        build(name, [{"report": "r", "batch": "b", **row} for row in getattr(report, name)])
 
 
 def by_kernel(rows, value):
@@ -174,14 +187,12 @@ def test_flops_from_rates_are_those_from_counted_instructions():
 def test_stall_reasons_add_up_to_the_warp_latency(name):
     report = recorded(*name)
     metrics, ratios = by_kernel(report.metrics, "value"), by_kernel(report.stalls, "ratio")
-    compared = 0
-    for kernel in report.kernels:
-        if kernel["duration_ns"] < 50_000:
-            continue  # short launches differ between the passes that their counters come from
-        latency = metrics[kernel["kernel"]]["warp_latency_per_issue"]
-        assert sum(ratios[kernel["kernel"]].values()) == pytest.approx(latency, rel=0.03)
-        compared += 1
-    assert compared >= 2
+    # short launches differ between the passes that their counters come from
+    long = [kernel["kernel"] for kernel in report.kernels if kernel["duration_ns"] >= 50_000]
+    assert len(long) >= 2
+    for kernel in long:
+        latency = metrics[kernel]["warp_latency_per_issue"]
+        assert sum(ratios[kernel].values()) == pytest.approx(latency, rel=0.03)
 
 
 def test_pc_samples_add_up_and_lines_are_relative():
@@ -263,9 +274,7 @@ def test_a100_reads_its_own_names():
 @pytest.mark.parametrize("path", some_by_default(RECORDED, 7), ids=lambda p: p.parent.parent.name)
 def test_recorded_reports_fit_the_schema(path):
     report = ncu.read(path)
-    for name in TABLES:
-        rows = [{"report": "r", "batch": "b", **row} for row in getattr(report, name)]
-        build(name, rows)
+    fits_the_schema(report)
     lasted = {m["kernel"]: m["value"] for m in report.metrics if m["key"] == "duration_ns"}
     # the passes of a launch of 1.8 µs may disagree, and the counter is null with its reason beside it
     assert {k["problems"] for k in report.kernels if lasted[k["kernel"]] >= 2000} == {None}
@@ -294,12 +303,10 @@ NOT_REPORTS = {
 @pytest.mark.parametrize("case", NOT_REPORTS)
 def test_what_is_no_report_is_named(case, tmp_path):
     data, words = NOT_REPORTS[case]
-    path = tmp_path / "x.ncu-rep"
-    path.write_bytes(data)
     with pytest.raises(BadInput) as error:
-        ncu.read(path)
+        read_damaged(tmp_path, data)
     assert words in error.value.what
-    assert error.value.path == str(path)
+    assert error.value.path == str(tmp_path / "x.ncu-rep")
 
 
 def test_missing_file_folder_and_no_kernels(tmp_path):
@@ -307,18 +314,9 @@ def test_missing_file_folder_and_no_kernels(tmp_path):
         ncu.read(tmp_path / "absent.ncu-rep")
     with pytest.raises(BadInput, match="folder"):
         ncu.read(tmp_path)
-    path = tmp_path / "none.ncu-rep"
-    path.write_bytes(first_kernels(smallest(), 0) + no_kernel_block())
+    session = next(blocks(smallest()))  # the first block, without results
     with pytest.raises(BadInput, match="no kernels"):
-        ncu.read(path)
-
-
-def no_kernel_block() -> bytes:
-    """The first block of the report: the session, without results."""
-    data = smallest()
-    _, start = next(container.messages(data, 4))
-    header, end = header_at(data, start)
-    return data[start : end + header.get(container.PAYLOAD_SIZE, 0)]
+        read_damaged(tmp_path, smallest()[: session.until])
 
 
 SLOW = settings(
@@ -332,11 +330,9 @@ SLOW = settings(
 @given(st.data())
 def test_a_truncated_report_is_always_noticed(tmp_path, data):
     whole = smallest()
-    path = tmp_path / "x.ncu-rep"
     kept = data.draw(st.integers(0, len(whole) - 1))
-    path.write_bytes(whole[:kept])
     with pytest.raises(BadInput) as error:
-        ncu.read(path)
+        read_damaged(tmp_path, whole[:kept])
     assert kept < 4 or "truncated" in error.value.what or "no kernels" in error.value.what
 
 
@@ -346,25 +342,21 @@ def test_a_damaged_report_is_noticed_or_read_into_numbers(tmp_path, data):
     damaged = bytearray(smallest())
     for _ in range(data.draw(st.integers(1, 8))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
-    path = tmp_path / "x.ncu-rep"
-    path.write_bytes(damaged)
     try:
-        report = ncu.read(path)
+        report = read_damaged(tmp_path, damaged)
     except BadInput:
         return
-    for name in TABLES:
-        rows = [{"report": "r", "batch": "b", **row} for row in getattr(report, name)]
-        build(name, rows)
+    fits_the_schema(report)
     json.dumps([report.kernels, report.metrics, report.stalls], allow_nan=False).encode()
 
 
 # --- damage that would leave plausible numbers ------------------------------------------------
 
 
-def read_damaged(folder: Path, data: bytes | bytearray) -> ncu.Report:
+def read_damaged(folder: Path, data: bytes | bytearray, **how: bool) -> ncu.Report:
     path = folder / "x.ncu-rep"
     path.write_bytes(data)
-    return ncu.read(path)
+    return ncu.read(path, **how)
 
 
 def counter_name(data: bytes, name: bytes) -> int:
@@ -392,15 +384,9 @@ def test_a_string_table_that_shifts_the_names_of_counters_is_refused(change, tmp
 @pytest.mark.parametrize("results", [0, 5, 100])
 def test_a_block_header_must_announce_what_its_payload_holds(results, tmp_path):
     damaged = bytearray(smallest())
-    _, position = next(container.messages(damaged, 4))
-    while True:
-        start, end = next(container.messages(damaged, position))
-        header = container.integers(damaged, start, end)
-        if header.get(container.RESULTS):
-            break
-        position = end + header.get(container.PAYLOAD_SIZE, 0)
-    field = next(f for f in container.fields(damaged, start, end) if f.number == container.RESULTS)
-    damaged[field.value] = results
+    block = next(block for block in blocks(damaged) if block.header.get(container.RESULTS))
+    fields = container.fields(damaged, block.start, block.end)
+    damaged[next(f for f in fields if f.number == container.RESULTS).value] = results
     with pytest.raises(BadInput, match=f"announces {results} entries and holds 1"):
         read_damaged(tmp_path, damaged)
 
@@ -412,6 +398,9 @@ def test_without_the_reader_s_knowledge_of_the_chip_no_time_is_believed(tmp_path
     assert kernel["duration_ns"] is None
     assert "no unit (NVIDIA's reader does not know this GPU" in kernel["problems"]
     assert "gpu__time_duration.sum" in read_damaged(tmp_path, whole).metrics[0]["metric"]
+    name = b"device__attribute_display_name"
+    (kernel,) = read_damaged(tmp_path, whole.replace(name, name[:-1] + b"x")).kernels
+    assert kernel["device"] is None and "no device name" in kernel["problems"]
 
 
 def test_the_reader_works_from_a_folder_whose_name_is_not_ascii(tmp_path):
@@ -425,25 +414,13 @@ def test_the_reader_works_from_a_folder_whose_name_is_not_ascii(tmp_path):
         "import ncu_report; from ncuflow.parsers import ncu; print(ncu_report.__file__);"
         f"print(ncu.read({str(tmp_path / 'x.ncu-rep')!r}).kernels[0]['duration_ns'])"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", asked],
-        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(place.parent)},
-        capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
-    assert answer[0] == str(place / "__init__.py")
-    assert float(answer[1]) == ncu.read(tmp_path / "x.ncu-rep").kernels[0]["duration_ns"]
-
-
-def test_the_library_of_counters_is_loaded_once_for_all_children(tmp_path):
-    (tmp_path / "x.ncu-rep").write_bytes(smallest())
-    asked = (
-        "from pathlib import Path; from ncuflow.parsers import ncu;"
-        f"ncu.read({str(tmp_path / 'x.ncu-rep')!r});"
-        "print('libnvperf_host' in Path('/proc/self/maps').read_text())"
-    )
+    # And the library of counters is loaded once for all children.
+    asked += "; print('libnvperf_host' in open('/proc/self/maps').read())"
+    environment = os.environ | {"PYTHONPATH": str(place.parent)}
     command = [sys.executable, "-c", asked]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "True"
+    said = subprocess.check_output(command, cwd=ROOT, env=environment, text=True).split()
+    assert said[0] == str(place / "__init__.py") and said[2] == "True"
+    assert float(said[1]) == ncu.read(tmp_path / "x.ncu-rep").kernels[0]["duration_ns"]
 
 
 THROUGHPUT = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
@@ -468,12 +445,6 @@ def test_a_value_that_its_name_rules_out_is_null_with_a_problem(name, value, uni
         with pytest.raises(ncu.NotANumber):
             kernel.counter(name)
     assert kernel.invalid[name].startswith(why) and set(kernel.invalid) == {name}
-
-
-def test_a_kernel_without_a_device_name_has_a_problem(tmp_path):
-    name = b"device__attribute_display_name"
-    (kernel,) = read_damaged(tmp_path, smallest().replace(name, name[:-1] + b"x")).kernels
-    assert kernel["device"] is None and "no device name" in kernel["problems"]
 
 
 @pytest.mark.parametrize(("text", "device"), [("NVIDIA H200", "NVIDIA H200"), ("132", None)])
@@ -716,9 +687,7 @@ def made_of(tmp_path, names, major):
         for old, other in names.items():
             new = new.replace(old, other)
         renamed[name.encode()] = new.encode()
-    path = tmp_path / "x.ncu-rep"
-    path.write_bytes(of_another_chip(whole, renamed, major))
-    report = ncu.read(path, with_lines=False)
+    report = read_damaged(tmp_path, of_another_chip(whole, renamed, major), with_lines=False)
     last = report.kernels[-1]
     found = {m["key"]: m["value"] for m in report.metrics if m["kernel"] == last["kernel"]}
     stalls = {s["reason"]: s for s in report.stalls if s["kernel"] == last["kernel"]}
@@ -726,12 +695,10 @@ def made_of(tmp_path, names, major):
 
 
 def names_of(data):
-    _, position = next(container.messages(data, 4))
-    while position < len(data):
-        start, end = next(container.messages(data, position))
-        for table in container.descend(data, start, end, container.STRING_TABLE):
-            yield from (data[f.value : f.end].decode() for f in container.fields(data, table.value, table.end))  # fmt: skip
-        position = end + container.integers(data, start, end).get(container.PAYLOAD_SIZE, 0)
+    for block in blocks(data):
+        for table in container.descend(data, block.start, block.end, container.STRING_TABLE):
+            fields = container.fields(data, table.value, table.end)
+            yield from (data[field.value : field.end].decode() for field in fields)
 
 
 def as_recorded():
@@ -755,11 +722,7 @@ def test_the_samples_of_a_reason_without_a_name_are_other_at_each_instruction(tm
     whole = first_kernels(lzma.decompress(recorded_path("rmsnorm", "deep").read_bytes()), 1)
     old, new = SAMPLES.format("wait").encode(), SAMPLES.format("tensor_memory").encode()
     names = {old + end: new + end for end in (b"", b"_not_issued")}
-    found = []
-    for report in (whole, of_another_chip(whole, names, 10)):
-        path = tmp_path / "x.ncu-rep"
-        path.write_bytes(report)
-        found.append(ncu.read(path))
+    found = [read_damaged(tmp_path, data) for data in (whole, of_another_chip(whole, names, 10))]
     before, after = ([line | {"sass": None, "opcode": None} for line in r.lines] for r in found)
     waits = [line for line in before if line["reason"] == "wait"]
     assert waits and waits == [
@@ -852,7 +815,7 @@ def test_a_file_name_that_is_no_utf_8_is_read(tmp_path):
     path.write_bytes(smallest())
     report = ncu.read(path)
     assert report.file == f"{tmp_path}/r\ufffdsum\ufffd.ncu-rep" and report.kernels
-    done = command(path)
+    done = show(path)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -954,7 +917,7 @@ def report_file(tmp_path_factory):
 
 
 def test_json_is_strict_and_complete(report_file):
-    done = command(report_file, "--format", "json")
+    done = show(report_file, "--format", "json")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(name))
     assert document["report"]["kernels"] == len(document["kernels"]) == 1
@@ -968,10 +931,10 @@ def test_json_is_strict_and_complete(report_file):
 def test_a_table_fits_a_terminal_and_names_the_top_stall_and_csv_has_a_row_a_kernel(
     report_file, tmp_path
 ):
-    table = command(report_file).stdout
+    table = show(report_file).stdout
     assert max(map(len, table.splitlines())) <= 100 and "top stall" in table
     out = tmp_path / "out.csv"
-    done = command(report_file, "--format", "csv", "--out", out)
+    done = show(report_file, "--format", "csv", "--out", out)
     assert (done.returncode, done.stdout) == (0, "")
     assert len(out.read_text().splitlines()) == 2
 
@@ -980,7 +943,7 @@ def test_bad_input_is_one_line_and_exit_2(tmp_path):
     path = tmp_path / "x.ncu-rep"
     path.write_bytes(b"")
     out = tmp_path / "out.json"
-    done = command(path, "--format", "json", "--out", out)
+    done = show(path, "--format", "json", "--out", out)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith(f"error: {path}: ") and done.stderr.count("\n") == 1
@@ -992,7 +955,7 @@ def test_the_reader_package_does_not_write_over_our_line(tmp_path, capfd):
     damaged[-4000:-2000] = b"\xff" * 2000
     path = tmp_path / "x.ncu-rep"
     path.write_bytes(damaged)
-    done = command(path)
+    done = show(path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     with ncu.silenced():

@@ -257,17 +257,14 @@ def test_an_archive_of_nothing_is_refused(tmp_path, monkeypatch):
 
 def test_what_follows_the_json_is_said(tmp_path):
     path = made().write(tmp_path / "trace.json")
-    text = path.read_bytes()
-    assert torch_trace.read(path).problems == []
-    path.write_bytes(text + b"\n \n")
-    assert torch_trace.read(path).problems == []
-    path.write_bytes(text + text)
-    packed = tmp_path / "members.json.gz"
-    packed.write_bytes(gzip.compress(text) * 2)
-    for one in (path, packed):
-        found = torch_trace.read(one)
+    packed, text = tmp_path / "members.json.gz", path.read_bytes()
+    for place, content, follows in (
+        (path, text, False), (path, text + b"\n \n", False), (path, text + text, True), (packed, gzip.compress(text) * 2, True),
+    ):  # fmt: skip
+        place.write_bytes(content)
+        found = torch_trace.read(place)
         assert len(found.operations) == 18
-        assert any("follows the JSON" in problem for problem in found.problems)
+        assert any("follows the JSON" in problem for problem in found.problems) == follows
 
 
 def test_what_stands_there_twice_is_counted_once(tmp_path):
