@@ -9,6 +9,7 @@ import random
 from dataclasses import asdict
 from typing import Any
 
+import results_data
 from results_data import launched
 
 from ncuflow.compare import attribution, decomposition, verdict
@@ -16,24 +17,10 @@ from ncuflow.compare.records import Thresholds
 from ncuflow.compare.verdict import Side
 
 Row = dict[str, Any]
-PROVENANCE: Row = {
-    "tier": "C",
-    "gpu": "NVIDIA H200",
-    "compute_capability": "9.0",
-    "sm_count": 132,
-    "l2_bytes": 62914560,
-    "memory_bytes": None,
-    "driver": "580.1",
-    "cuda": "13.0",
-    "torch": "2.11",
-    "flashinfer": "0.6.18",
-    "ncu": "2025.3.1",
-    "nsys": "2025.3",
-    "python": "3.12",
-    "date": "2026-01-09",
-    "recording": "base",
-    "clock_policy": "none",
-}
+PROVENANCE: Row = results_data.PROVENANCE | {
+    "tier": "C", "driver": "580.1", "cuda": "13.0", "torch": "2.11", "flashinfer": "0.6.18", "ncu": "2025.3.1",
+    "nsys": "2025.3", "python": "3.12", "date": "2026-01-09", "recording": "base", "clock_policy": "none",
+}  # fmt: skip
 STALLS = {
     "long_scoreboard": 5.0,
     "short_scoreboard": 3.6,
@@ -66,57 +53,32 @@ def kernel(
     ratios = STALLS | stalls
     latency = sum(ratios.values())
     cycles = instructions / (132 * 4) * latency / warps
+    metrics = {
+        "inst_executed": instructions, "warp_latency_per_issue": latency, "sm_count": 132.0,
+        "warps_active_per_scheduler": warps, "sm_clock_hz": clock, "issue_active": warps / latency,
+        "dram_bytes_read": 1.07e9, "l2_bytes": 1.6e9, "occupancy_limit_registers": 65536 // (registers * 128),
+        "occupancy_limit_shared_mem": 6.0,
+    }  # fmt: skip
+    waits = [
+        {"reason": reason, "kind": "stall", "ratio": ratio, "share": None}
+        for reason, ratio in ratios.items()
+    ]
     return launched(
-        name,
-        demangled=DECODE.format(stages=stages, tile=tile),
-        grid=grid,
-        block="16,1,8",
-        registers=registers,
-        smem_dynamic_bytes=36864,
-        duration_ns=cycles / clock * 1e9 / busy,
-        metrics={
-            "inst_executed": instructions,
-            "warp_latency_per_issue": latency,
-            "sm_count": 132.0,
-            "warps_active_per_scheduler": warps,
-            "sm_clock_hz": clock,
-            "issue_active": warps / latency,
-            "dram_bytes_read": 1.07e9,
-            "l2_bytes": 1.6e9,
-            "occupancy_limit_registers": 65536 // (registers * 128),
-            "occupancy_limit_shared_mem": 6.0,
-        },
-        stalls=[
-            {"reason": reason, "kind": "stall", "ratio": ratio, "share": None}
-            for reason, ratio in ratios.items()
-        ],
-    )
+        name, demangled=DECODE.format(stages=stages, tile=tile), grid=grid, block="16,1,8", registers=registers,
+        smem_dynamic_bytes=36864, duration_ns=cycles / clock * 1e9 / busy, metrics=metrics, stalls=waits,
+    )  # fmt: skip
 
 
 def point(name: str, us: float, kernels: list[Row] | None = None, host: float = 15.0) -> Row:
     """A point of a results file without its runs (``with_runs``)."""
     found = [kernel()] if kernels is None else kernels
+    clock = (found[0]["metrics"]["sm_clock_hz"] or 1.9e9) if found else 1.9e9
+    measured = {"time_cold_us": us, "host_launch_us": host, "plan_us": None, "kernel_gap_us": 0.0}
+    measured |= {"sm_clock_ghz": 1.9, "clock_cold_mhz": clock / 1e6}
     return {
-        "point": name,
-        "target": name.split("/")[0],
-        "tier": "C",
-        "status": "ok",
-        "reason": None,
-        "params": {},
-        "measurement": {
-            "time_cold_us": us,
-            "host_launch_us": host,
-            "plan_us": None,
-            "kernel_gap_us": 0.0,
-            "sm_clock_ghz": 1.9,
-            "clock_cold_mhz": (found[0]["metrics"]["sm_clock_hz"] or 1.9e9) / 1e6
-            if found
-            else 1900.0,
-        },
-        "info": {},
-        "kernels": found,
-        "deep": [],
-    }
+        "point": name, "target": name.split("/")[0], "tier": "C", "status": "ok", "reason": None, "params": {},
+        "measurement": measured, "info": {}, "kernels": found, "deep": [],
+    }  # fmt: skip
 
 
 def runs(
@@ -145,9 +107,8 @@ def with_runs(rng: random.Random, row: Row, count: int = 5, between: float = 0.0
 
 def side(name: str, points: list[Row], **provenance: Any) -> Side:
     """A side of these points."""
-    return Side(
-        name, PROVENANCE | {"recording": name} | provenance, {p["point"]: p for p in points}
-    )
+    origin = PROVENANCE | {"recording": name} | provenance
+    return Side(name, origin, {p["point"]: p for p in points})
 
 
 def sweep(count: int = 24) -> list[Row]:
@@ -178,16 +139,10 @@ def compare(base: Side, head: Side, settings: Thresholds) -> Row:
 
 def profile(row: Row) -> attribution.Profile:
     """What a point of these says beside its times."""
-    return attribution.Profile(
-        row["kernels"],
-        row["deep"],
-        row["measurement"]["kernel_gap_us"],
-        row["info"],
-        row.get("traced"),
-        decomposition.LaunchRates(
-            "NVIDIA H200", row["measurement"]["clock_cold_mhz"] / 1e3, 4800.0
-        ),
-    )
+    measured = row["measurement"]
+    rates = decomposition.LaunchRates("NVIDIA H200", measured["clock_cold_mhz"] / 1e3, 4800.0)
+    beside = (measured["kernel_gap_us"], row["info"], row.get("traced"), rates)
+    return attribution.Profile(row["kernels"], row["deep"], *beside)
 
 
 def explain(base: Row, head: Row, delta_us: float) -> tuple[list[Row], float]:

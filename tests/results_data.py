@@ -41,15 +41,8 @@ def entry(point: str, params: Row, kernels: list[Row] | None = None, **columns: 
     """A point with a measurement row: every column unknown but those given."""
     target = point.split("/")[0]
     row = dict.fromkeys(column.name for column in COLUMNS)
-    row |= {
-        "point": point,
-        "target": target,
-        "tier": "A",
-        "status": "ok",
-        "dtype": "f16",
-        "gpu": PROVENANCE["gpu"],
-    }
-    row |= columns
+    row |= {"point": point, "target": target, "tier": "A", "status": "ok", "dtype": "f16"}
+    row |= {"gpu": PROVENANCE["gpu"]} | columns
     return {
         "point": point, "params": {"dtype": "f16", **params}, "tier": "A", "status": row["status"],
         "problems": [], "info": {}, "measurement": row, "kernels": kernels or [],
@@ -59,12 +52,6 @@ def entry(point: str, params: Row, kernels: list[Row] | None = None, **columns: 
 def results(*points: Row, **provenance: Any) -> Row:
     """``<target>_results.json`` of the points' target."""
     return {
-        "schema": 1,
-        "target": points[0]["point"].split("/")[0],
-        "provenance": PROVENANCE | provenance,
-        "ceilings": {},
-        "points": list(points),
-        "deep": [],
-        "noise": {},
-        "warnings": [],
-    }
+        "schema": 1, "target": points[0]["point"].split("/")[0], "provenance": PROVENANCE | provenance, "ceilings": {},
+        "points": list(points), "deep": [], "noise": {}, "warnings": [],
+    }  # fmt: skip

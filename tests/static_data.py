@@ -16,12 +16,8 @@ from ncuflow.target.contract import load
 from ncuflow.target.launch import Params
 
 H200 = {"h200/0.7.2/default": (0, 7)}  # recording -> FlashInfer
-LIMITS = {
-    "registers": "registers",
-    "shared memory": "shared_mem",
-    "warps": "warps",
-    "block slots": "blocks",
-}
+LIMITS = {"registers": "registers", "shared memory": "shared_mem"}
+LIMITS |= {"warps": "warps", "block slots": "blocks"}
 
 
 class Launched(NamedTuple):

@@ -63,66 +63,54 @@ def test_the_whole_interval_decides(tmp_path, published, how, verdict):
 def test_a_ratio_takes_the_worst_of_both_intervals(tmp_path):
     samples = {"one": {"where": "batch == 1"}, "many": {"where": "batch == 32"}}
     how = decide("many_time_cold_us / one_time_cold_us", "at least", samples=samples)
-    found = judged(
-        tmp_path, published={"value": 2, "unit": "×"}, decide=how | {"differ": ["batch"]}
-    )
+    how |= {"differ": ["batch"]}
+    found = judged(tmp_path, published={"value": 2, "unit": "×"}, decide=how)
     assert (found["low"], found["value"], found["high"]) == (1600 / 1250, 2, 2500 / 800)
     assert found["verdict"] == "open"
 
 
-def test_no_prediction_overrules_a_figure_of_the_gpu_itself(tmp_path):
+@pytest.mark.parametrize(("expected", "verdict"), [(None, "open"), (True, "predicted not to hold")])
+def test_no_prediction_overrules_a_figure_of_the_gpu_itself_but_what_was_expected(
+    tmp_path, expected, verdict
+):
     how = decide("gbs", "within", tolerance={"relative": 0.1})
-    found = judged(tmp_path, published={"value": 9000, "unit": "GB/s", **A100}, decide=how)
-    assert (found["verdict"], found["figure"]) == ("open", 9000)
-
-
-def test_what_was_expected_of_the_gpu_itself_is_predicted(tmp_path):
-    how = decide("gbs", "within", tolerance={"relative": 0.1})
-    expected = {"value": 9000, "unit": "GB/s", "expected": True, **A100}
-    found = judged(tmp_path, published=expected, decide=how)
-    assert found["verdict"] == "predicted not to hold"
-    assert (found["figure"], found["expected"]) == (9000, True)
+    figure = {"value": 9000, "unit": "GB/s", **A100} | ({"expected": True} if expected else {})
+    found = judged(tmp_path, published=figure, decide=how)
+    assert (found["verdict"], found["figure"]) == (verdict, 9000)
+    assert not expected or found["expected"] is True
 
 
 def test_what_else_is_unknown_is_not_decided(tmp_path):
     lacking = {"decode/B1": TIMES["decode/B1"]}
-    at_most = decide("gbs", "at most", "all")
-    assert (
-        judged(tmp_path, published={"value": 2000, "unit": "GB/s"}, decide=at_most)["verdict"]
-        == "predicted to hold"
-    )
-    assert (
-        judged(tmp_path, lacking, published={"value": 2000, "unit": "GB/s"}, decide=at_most)[
-            "verdict"
-        ]
-        == "open"
-    )
-    # one point that fails is enough, whatever the other may be
-    assert (
-        judged(tmp_path, lacking, published={"value": 700, "unit": "GB/s"}, decide=at_most)[
-            "verdict"
-        ]
-        == "predicted not to hold"
-    )
+    for times, figure, verdict in (
+        (TIMES, 2000, "predicted to hold"),
+        (lacking, 2000, "open"),
+        # one point that fails is enough, whatever the other may be
+        (lacking, 700, "predicted not to hold"),
+    ):
+        at_most = {
+            "published": {"value": figure, "unit": "GB/s"},
+            "decide": decide("gbs", "at most", "all"),
+        }
+        assert judged(tmp_path, times, **at_most)["verdict"] == verdict
     assert judged(tmp_path, decide=decide("sol_memory_pct", "at least", limit=60)) is None
 
 
 def test_a_figure_of_another_architecture_is_not_this_gpus():
-    h100 = {"gpu": "NVIDIA H100 SXM", "architecture": "sm_90"}
-    assert of_another_gpu(h100, "sm_80") and not of_another_gpu(A100, "sm_80")
-    assert of_another_gpu(
-        {"gpu": "a GPU that the source does not name", "architecture": None}, "sm_80"
-    )
-    assert not of_another_gpu({"gpu": None, "architecture": None}, "sm_80")
+    for gpu, architecture, other in (
+        ("NVIDIA H100 SXM", "sm_90", True),
+        ("NVIDIA A100 80GB", "sm_80", False),
+        ("a GPU that the source does not name", None, True),
+        (None, None, False),
+    ):
+        assert bool(of_another_gpu({"gpu": gpu, "architecture": architecture}, "sm_80")) == other
 
 
 def figure(point: str, published: float, value: float, document: str = "a report") -> dict:
     """A published figure beside a prediction whose interval spans a factor of two each way."""
     ends = {"value": value, "low": value / 2, "high": 2 * value}
-    return {
-        "source": {"document": document},
-        "predicted": {"point": point, "figure": published, **ends},
-    }
+    predicted = {"point": point, "figure": published, **ends}
+    return {"source": {"document": document}, "predicted": predicted}
 
 
 @pytest.mark.parametrize(
@@ -144,10 +132,6 @@ def test_what_one_source_derives_from_one_measurement_counts_once():
 
 def test_the_bias_of_predictions_is_that_of_each_target():
     rows = [figure(f"decode/B{n}", 80, 80 + n) for n in (4, 8, 16)]
-    rows += [
-        figure("prefill/S1", 70, 50),
-        figure("prefill/S2", 70, 60),
-        figure("prefill/S3", 70, 77),
-    ]
+    rows += [figure(f"prefill/S{us}", 70, us) for us in (50, 60, 77)]
     found = {bias.target: tuple(bias[1:]) for bias in biases(rows)}
     assert found == {"decode": (3, 0, 1.1), "prefill": (1, 2, 60 / 70)}
