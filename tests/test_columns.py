@@ -38,14 +38,12 @@ STALLS = [
     {"reason": "wait", "kind": "stall", "share": 0.1},
 ]
 BREAKDOWN = [
-    {
-        "parent": "memory_throughput_pct",
-        "counter": "dram__cycles_active",
-        "unit": "dram",
-        "pct": 67.3,
-    },
-    {"parent": "memory_throughput_pct", "counter": "lts__t_sectors", "unit": "l2", "pct": 64.9},
-    {"parent": "sm_throughput_pct", "counter": "sm__issue_active", "unit": "issue", "pct": 31.0},
+    {"parent": f"{of}_throughput_pct", "counter": counter, "unit": unit, "pct": pct}
+    for of, counter, unit, pct in (
+        ("memory", "dram__cycles_active", "dram", 67.3),
+        ("memory", "lts__t_sectors", "l2", 64.9),
+        ("sm", "sm__issue_active", "issue", 31.0),
+    )
 ]
 KERNELS = [
     {"name": MERGE, "duration_ns": 2e4, "metrics": SECOND, "stalls": [], "breakdown": [], "problems": "no rules",
@@ -137,9 +135,8 @@ def row():
 def test_no_column_is_declared_that_is_not_expected_here():
     assert list(row()) == [column.name for column in COLUMNS]
     assert set(EXPECTED) == set(BY_NAME)
-    assert len({*EXPECTED.values()}) > 70, (
-        "equal inputs would hide a column read from another's source"
-    )
+    # equal inputs would hide a column read from another's source
+    assert len({*EXPECTED.values()}) > 70
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -7,15 +7,8 @@ from results_data import launched
 
 from ncuflow.findings import waits
 
-INDEX = {
-    "functions": {
-        "data/include/flashinfer/norm.cuh": [
-            [60, 137, "RMSNormKernel"],
-            [80, 90, "inner"],
-            [414, 504, "Fused"],
-        ]
-    }
-}
+FUNCTIONS = [[60, 137, "RMSNormKernel"], [80, 90, "inner"], [414, 504, "Fused"]]
+INDEX = {"functions": {"data/include/flashinfer/norm.cuh": FUNCTIONS}}
 
 
 def row(line, samples, reason="wait", opcode="FADD", file="include/flashinfer/norm.cuh", pc=0):
@@ -31,14 +24,8 @@ def kernel(*rows):
 
 
 def test_lines_are_summed_over_instructions_and_ordered():
-    found = waits.hottest(
-        kernel(
-            row(85, 10),
-            row(103, 70, "barrier", "BRA"),
-            row(85, 20, "long_scoreboard", "LDG", pc=16),
-        ),
-        INDEX,
-    )
+    load = row(85, 20, "long_scoreboard", "LDG", pc=16)
+    found = waits.hottest(kernel(row(85, 10), row(103, 70, "barrier", "BRA"), load), INDEX)
     assert [(h.line, h.samples) for h in found] == [(103, 70), (85, 30)]
     assert found[0].share == pytest.approx(0.7)
     assert found[1].opcodes == (("LDG", 20), ("FADD", 10))
@@ -51,10 +38,8 @@ def test_an_instruction_is_shown_without_the_address_of_its_branch():
 
 
 def test_the_innermost_function_is_named():
-    found = {
-        h.line: h.function
-        for h in waits.hottest(kernel(row(85, 1), row(103, 1), row(300, 1)), INDEX)
-    }
+    lines = waits.hottest(kernel(*(row(line, 1) for line in (85, 103, 300))), INDEX)
+    found = {line.line: line.function for line in lines}
     assert found == {85: "inner", 103: "RMSNormKernel", 300: None}
 
 
@@ -86,12 +71,9 @@ def test_text_is_shown_only_from_an_installed_package_of_that_version(tmp_path, 
     spec = type("Spec", (), {"origin": str(tmp_path / "__init__.py")})
     monkeypatch.setattr(waits.importlib.util, "find_spec", lambda name: spec)
     monkeypatch.setattr(waits.importlib.metadata, "version", lambda name: "0.6.18")
-    (line,) = waits.hottest(kernel(row(2, 1)), version="0.6.18")
-    assert line.text == "b = c;"
-    (other,) = waits.hottest(kernel(row(2, 1)), version="0.5.3")
-    assert other.text is None
-    (beyond,) = waits.hottest(kernel(row(99, 1)), version="0.6.18")
-    assert beyond.text is None
+    for line, version, text in ((2, "0.6.18", "b = c;"), (2, "0.5.3", None), (99, "0.6.18", None)):
+        (found,) = waits.hottest(kernel(row(line, 1)), version=version)
+        assert found.text == text
 
 
 def test_a_line_is_quoted_of_the_package_alone(tmp_path):
@@ -115,10 +97,6 @@ def test_a_listing_lies_in_the_evidence(tmp_path):
 
 def test_json_names_where_it_comes_from():
     (entry,) = waits.records("rmsnorm", [kernel(row(85, 4))], INDEX)
-    assert (entry["target"], entry["point"], entry["report"], entry["samples"]) == (
-        "rmsnorm",
-        "rmsnorm/x",
-        "r",
-        4,
-    )
+    of = [entry[name] for name in ("target", "point", "report", "samples")]
+    assert of == ["rmsnorm", "rmsnorm/x", "r", 4]
     assert entry["lines"][0]["function"] == "inner"

@@ -62,9 +62,8 @@ def test_a_chunk_of_a_prompt_reads_what_is_cached_before_it() -> None:
 
 @pytest.mark.parametrize("bad", ["", "0x5", "5", "1x", "1x5_", "gaussian", "1x-5", "1x5 1x6"])
 def test_a_bad_list_is_one_line_that_shows_a_good_one(bad: Any) -> None:
-    with pytest.raises(
-        ValueError, match="even, lognormal_narrow, lognormal, zipf, or such as 1x32768_31x512"
-    ):
+    said = "even, lognormal_narrow, lognormal, zipf, or such as 1x32768_31x512"
+    with pytest.raises(ValueError, match=said):
         sweep.points(load("decode"), [{"lengths": bad}])
 
 
@@ -112,15 +111,12 @@ def test_the_edges_of_every_target_are_points_of_it() -> None:
     for target in known().values():
         for edge in target.edges(target.parameters):
             having.add(target.name)
-            (params,) = sweep.expand(
-                [{**target.parameters, **edge}], target.parameters, target.choices
-            )
+            block = {**target.parameters, **edge}
+            (params,) = sweep.expand([block], target.parameters, target.choices)
             assert target.unable(params, {"compute_capability": "9.0"}) is None
             assert target.point_id(params) != target.point_id(target.parameters)
-    attention = {"decode", "mla_decode", "prefill", "cascade"}
-    assert having >= attention | {
-        "kv_append", "merge_state", "rmsnorm", "rope", "activation", "sampling"
-    }  # fmt: skip
+    others = {"kv_append", "merge_state", "rmsnorm", "rope", "activation", "sampling"}
+    assert having >= {"decode", "mla_decode", "prefill", "cascade"} | others
 
 
 def test_lengths_of_no_token_at_all_are_refused() -> None:

@@ -54,6 +54,10 @@ def test_name_and_draw(units, launch, name, draw, verdict):
     assert (found.name, found.draw, found.verdict) == (name, draw, verdict)
 
 
+def waits(found):
+    return {wait.name: wait.pct for wait in found.waits}
+
+
 def row(busiest, second=("l2", 40.0), limiter="dram", draw=None, verdict="bound", **more):
     return {
         "limiter": limiter, "draw": draw, "verdict": verdict, "busiest_unit": busiest[0], "busiest_pct": busiest[1],
@@ -109,9 +113,7 @@ def test_nature(unit, verdict, nature):
 
 def test_waits_add_up_to_what_the_busiest_unit_leaves():
     found = judge(waves=0.8, active=850.0, dram=40.0, l2=30.0)
-    assert {wait.name: wait.pct for wait in found.waits} == pytest.approx(
-        {"latency": 25.0, "blocks": 20.0, "tail": 15.0}
-    )
+    assert waits(found) == pytest.approx({"latency": 25.0, "blocks": 20.0, "tail": 15.0})
     busy = judge(waves=0.1, active=500.0, dram=95.0)
     assert sum(wait.pct for wait in busy.waits) == pytest.approx(5.0)
     over = judge(active=1020.0, dram=101.0)  # counted in different replay passes
@@ -121,21 +123,13 @@ def test_waits_add_up_to_what_the_busiest_unit_leaves():
 def test_an_sm_without_any_block_is_no_tail():
     """Of 80 SMs with a block each 64 have one: their idle time is 2 % of the 22 that no SM is active in."""
     found = judge(waves=0.8, active=780.0, grid=64, l1=44.5)
-    assert {wait.name: wait.pct for wait in found.waits} == pytest.approx(
-        {"latency": 33.5, "blocks": 20.0, "tail": 2.0}
-    )
-    several = judge(
-        waves=0.8, active=780.0, held=2.0, l1=30.0
-    )  # each SM has a block, most have two
-    assert {wait.name: wait.pct for wait in several.waits} == pytest.approx(
-        {"latency": 28.0, "blocks": 20.0, "tail": 22.0}
-    )
-    cycles = {"cycles_elapsed": 1000.0, "sm_cycles_active": 780.0}
+    assert waits(found) == pytest.approx({"latency": 33.5, "blocks": 20.0, "tail": 2.0})
+    # each SM has a block, most have two
+    several = judge(waves=0.8, active=780.0, held=2.0, l1=30.0)
+    assert waits(several) == pytest.approx({"latency": 28.0, "blocks": 20.0, "tail": 22.0})
     part = {"parent": "", "counter": "c", "unit": "l1", "pct": 44.5}
-    unknown = limiter.judge([part], cycles | {"waves": 0.8, "sm_count": 80.0})
-    assert {wait.name: wait.pct for wait in unknown.waits} == pytest.approx(
-        {"waits": 35.5, "blocks": 20.0}
-    )
+    unknown = limiter.judge([part], CYCLES | {"sm_cycles_active": 780.0, "waves": 0.8})
+    assert waits(unknown) == pytest.approx({"waits": 35.5, "blocks": 20.0})
 
 
 def test_the_waits_of_a_recorded_grid_of_a_block_on_every_fourth_sm():
@@ -149,24 +143,20 @@ def test_the_waits_of_a_recorded_grid_of_a_block_on_every_fourth_sm():
     metrics = {m["key"]: m["value"] for m in report.metrics if m["kernel"] == at}
     active = metrics["sm_cycles_active"] / metrics["cycles_elapsed"]
     assert kernel["grid_size"] == 32
-    found = limiter.judge([part for part in report.breakdown if part["kernel"] == at], metrics, 32)
-    waits = {wait.name: wait.pct for wait in found.waits}
-    assert waits["blocks"] == pytest.approx(100 * (1 - 32 / 132))
-    assert waits["tail"] == pytest.approx(100 * (32 / 132 - active))
-    assert waits["latency"] > 10 * waits["tail"]
+    parts = [part for part in report.breakdown if part["kernel"] == at]
+    found = waits(limiter.judge(parts, metrics, 32))
+    assert found["blocks"] == pytest.approx(100 * (1 - 32 / 132))
+    assert found["tail"] == pytest.approx(100 * (32 / 132 - active))
+    assert found["latency"] > 10 * found["tail"]
 
 
 def test_what_is_not_counted_is_not_told_apart():
     found = limiter.judge([], CYCLES)
     assert (found.name, found.draw, found.verdict) == ("unknown", None, None)
-    alone = limiter.judge([{"parent": "", "counter": "c", "unit": "dram", "pct": 30.0}], {})
-    assert [(wait.name, wait.pct) for wait in alone.waits] == [("waits", 70.0)]
-    filled = limiter.judge(
-        [{"parent": "", "counter": "c", "unit": "dram", "pct": 30.0}], {"waves": 0.9}
-    )
-    assert {wait.name: wait.pct for wait in filled.waits} == pytest.approx(
-        {"waits": 60.0, "blocks": 10.0}
-    )
+    part = {"parent": "", "counter": "c", "unit": "dram", "pct": 30.0}
+    assert waits(limiter.judge([part], {})) == {"waits": 70.0}
+    filled = waits(limiter.judge([part], {"waves": 0.9}))
+    assert filled == pytest.approx({"waits": 60.0, "blocks": 10.0})
 
 
 @pytest.fixture(scope="module")

@@ -47,9 +47,8 @@ def certain(body: list[ast.stmt]) -> bool:
             case ast.With():
                 found = any(checks(item.context_expr) for item in one.items) or certain(one.body)
             case ast.Try():
-                found = any(
-                    map(certain, (one.body, one.finalbody, *(h.body for h in one.handlers)))
-                )
+                bodies = (one.body, one.finalbody, *(h.body for h in one.handlers))
+                found = any(map(certain, bodies))
             case _:
                 found = checks(one)
         if found:

@@ -21,6 +21,12 @@ def rows(**times: float) -> list[dict]:
     ]
 
 
+def spread_by(us: float) -> dict:
+    """A point of 100 µs whose quartiles lie so far from the median."""
+    times = {"time_cold_us": 100.0, "time_cold_q25_us": 100 - us, "time_cold_q75_us": 100 + us}
+    return entry("decode/a", {}, **times, time_cold_n=25)
+
+
 def test_floor_between_captures_is_their_relative_difference():
     found = noise.repeat_floors([rows(a=100.0, b=50.0), rows(a=102.0, b=50.0)])
     assert found["time_cold_us"]["floor"] == pytest.approx(2 / 101)
@@ -50,20 +56,11 @@ def test_floor_of_a_run_narrows_with_the_number_of_launches():
 
 
 def test_a_rate_is_as_uncertain_as_its_time_and_a_counter_has_no_floor():
-    row = entry(
-        "decode/a",
-        {},
-        time_cold_us=100.0,
-        time_cold_q25_us=95.0,
-        time_cold_q75_us=105.0,
-        time_cold_n=25,
-    )
-    row = row["measurement"]
+    row = spread_by(5.0)["measurement"]
     assert noise.floor_at("gbs", row, {}) == noise.floor_at("time_cold_us", row, {}) > 0
     assert noise.floor_at("sol_memory_pct", row, {}) is None
-    assert (
-        noise.floor_at("bytes_dram_counted", row, {"bytes_dram_counted": {"floor": 0.01}}) == 0.01
-    )
+    counted = {"bytes_dram_counted": {"floor": 0.01}}
+    assert noise.floor_at("bytes_dram_counted", row, counted) == 0.01
 
 
 def test_the_floor_of_a_warm_time_is_of_its_own_launches():
@@ -78,14 +75,7 @@ def test_the_floor_of_a_warm_time_is_of_its_own_launches():
 
 
 def test_the_larger_of_both_floors_counts():
-    point = entry(
-        "decode/a",
-        {},
-        time_cold_us=100.0,
-        time_cold_q25_us=99.9,
-        time_cold_q75_us=100.1,
-        time_cold_n=25,
-    )
+    point = spread_by(0.1)
     alone = noise.floors([point])
     repeated = noise.floors([point], [rows(a=110.0)])
     assert repeated["time_cold_us"]["floor"] > 0.09 > alone["time_cold_us"]["floor"]
@@ -93,8 +83,7 @@ def test_the_larger_of_both_floors_counts():
 
 
 def test_at_a_point_the_larger_of_its_own_floor_and_the_stated_one_counts():
-    times = {"time_cold_us": 100.0, "time_cold_q25_us": 95.0, "time_cold_q75_us": 105.0}
-    row = entry("decode/a", {}, **times, time_cold_n=25)["measurement"]
+    row = spread_by(5.0)["measurement"]
     own = noise.launch_floor(row, "time_cold_us")
     for stated in (own / 2, own * 2):
         found = noise.floor_at("time_cold_us", row, {"time_cold_us": {"floor": stated}})
@@ -129,14 +118,9 @@ def test_too_few_points_of_a_duration_are_judged_with_the_shorter_ones():
 def timed(target: str) -> list[list[dict]]:
     """The cold times of each run of a recorded target, as measurement rows, with the SM's clock in `sm_mhz`."""
     found = sorted(RECORDED.glob(f"{target}/*/timing*.jsonl.xz"), key=lambda p: (len(p.name), p))
-    return [
-        [
-            {"point": r["point"], "time_cold_us": r["cold_us"], "sm_mhz": r["cold_sm_mhz"]}
-            for r in timing.read(path)
-            if r["cold_us"]
-        ]
-        for path in found
-    ]
+    columns = {"point": "point", "time_cold_us": "cold_us", "sm_mhz": "cold_sm_mhz"}
+    runs = [[row for row in timing.read(path) if row["cold_us"]] for path in found]
+    return [[{name: row[of] for name, of in columns.items()} for row in run] for run in runs]
 
 
 @pytest.mark.parametrize(
@@ -144,9 +128,8 @@ def timed(target: str) -> list[list[dict]]:
 )  # fmt: skip
 def test_recorded_repeats_of_long_points_of_memory_lie_within_a_fiftieth(target, short, most):
     found = noise.repeat_floors(timed(target))
-    at_short, at_long = (
-        noise.floor_at("time_cold_us", {"time_cold_us": us}, found) for us in (short, 250.0)
-    )
+    floors = (noise.floor_at("time_cold_us", {"time_cold_us": us}, found) for us in (short, 250.0))
+    at_short, at_long = floors
     assert 0.002 < at_long < most and at_short > 3 * at_long
 
 

@@ -115,19 +115,11 @@ def test_pairs_of_a_point_that_is_not_ok_are_refused_for_its_reason() -> None:
 
 
 def test_a_launch_stays_for_the_next_pair_and_no_longer() -> None:
-    target, prepared = fake_target(Device()), []
-    prepare = target.prepare
-    target.prepare = lambda p, seed: prepared.append(p["n"]) or prepare(p, seed)
-    points = made(4)
-    run = Run(Device(), target, "time")
-    order = [(1, 2), (3, 4), (1, 3), (2, 2)]
-    run.pairs = [(points[a - 1], points[b - 1]) for a, b in order]
-    found: list[Record] = []
-    run_points(run, [], found.append)
-    assert [record.point for record in found] == [
-        f"fake/p{a} | fake/p{b}" for a, b in [(1, 2), (1, 3), (3, 4), (2, 2)]
-    ]
-    assert prepared == [1, 2, 3, 4, 2, 2]
+    device = Device()
+    found = timed(device, [(1, 2), (3, 4), (1, 3), (2, 2)], 0)
+    taken = [(1, 2), (1, 3), (3, 4), (2, 2)]
+    assert list(found)[1:] == [f"fake/p{a} | fake/p{b}" for a, b in taken]
+    assert [e for e in device.log if e.startswith("<p")] == [f"<p{n}" for n in (1, 2, 3, 4, 2, 2)]
 
 
 def test_a_gpu_that_is_lost_at_a_point_is_lost_to_all_that_follows() -> None:

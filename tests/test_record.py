@@ -60,7 +60,5 @@ def test_tables_and_measurement_have_the_columns_that_the_record_declares() -> N
     for table in ("timing", "pairs"):
         assert {place.column for place in places} <= set(schema(table).names)
     for place in some(place for place in places if place.measured):
-        assert (BY_NAME[place.measured].unit, BY_NAME[place.measured].source) == (
-            place.unit,
-            "events",
-        )
+        column = BY_NAME[place.measured]
+        assert (column.unit, column.source) == (place.unit, "events")

@@ -24,11 +24,8 @@ LISTING = {
 
 
 def kernel(*samples):
-    return {
-        "lines": [
-            {"pc": pc, "reason": reason, "samples": n, "opcode": None} for pc, reason, n in samples
-        ]
-    }
+    names = ("pc", "reason", "samples")
+    return {"lines": [dict(zip(names, one, strict=True)) | {"opcode": None} for one in samples]}
 
 
 SAMPLES = kernel(
@@ -40,14 +37,13 @@ SAMPLES = kernel(
 
 def test_a_consumer_waits_for_the_tile_and_the_producer_for_a_stage():
     consumer, producer, other = roles(SAMPLES, LISTING)
-    assert [(r.name, r.share) for r in (consumer, producer, other)] == [
-        ("consumer", 0.6),
-        ("producer", 0.3),
-        ("other", 0.1),
-    ]
+    shares = {role.name: role.share for role in (consumer, producer, other)}
+    assert shares == {"consumer": 0.6, "producer": 0.3, "other": 0.1}
     assert consumer.waits == (("the producer's tile", 0.5), ("wait", pytest.approx(1 / 3)))
-    waits = dict(producer.waits)
-    assert waits == {"a stage that the consumers have read": 0.2, "long_scoreboard": 0.8}
+    assert dict(producer.waits) == {
+        "a stage that the consumers have read": 0.2,
+        "long_scoreboard": 0.8,
+    }
 
 
 def test_warps_that_are_alike_have_no_roles():

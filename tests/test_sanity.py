@@ -29,10 +29,9 @@ STALLS = {"long_scoreboard": 6.0, "barrier": 4.0}
 
 def check(kernels=None, causal=False, **changes):
     params = {"batch": 128, "causal": causal}
-    made = (
-        [kernel("Main", {"warp_latency_per_issue": 10.2}, **STALLS)] if kernels is None else kernels
-    )
-    return sanity.check(results(entry("decode/B128", params, made, **GENUINE | changes)))
+    main = kernel("Main", {"warp_latency_per_issue": 10.2}, **STALLS)
+    made = entry("decode/B128", params, [main] if kernels is None else kernels, **GENUINE | changes)
+    return sanity.check(results(made))
 
 
 def test_genuine_numbers_pass():
@@ -157,11 +156,8 @@ def test_a_struck_number_strikes_what_is_computed_from_it():
 def test_infinity_which_json_has_no_number_for_is_text():
     point = entry("decode/B1", {}) | {"samples": {"cold_us": [5.0, float("inf")]}}
     (found,) = sanity.check(results(point))
-    assert (found.cell, found.value, found.trace) == (
-        "time_cold_us",
-        "inf",
-        "decode/B1 time_cold_us",
-    )
+    where = ("time_cold_us", "inf", "decode/B1 time_cold_us")
+    assert (found.cell, found.value, found.trace) == where
     assert "time_cold_us = inf µs is beyond 3.6e+09 µs [sample]" in str(found)
 
 

@@ -16,13 +16,8 @@ REASONS = [name for name, reason in STALL_REASONS.items() if reason.kind == "sta
 
 
 def stall(reason, ratio=None, samples=None, kind="stall"):
-    return {
-        "reason": reason,
-        "kind": kind,
-        "ratio": ratio,
-        "share": None,
-        "samples_not_issued": samples,
-    }
+    counted = {"ratio": ratio, "share": None, "samples_not_issued": samples}
+    return {"reason": reason, "kind": kind, **counted}
 
 
 def kernel(issued, stalls, rules=()):
@@ -58,12 +53,10 @@ def test_a_wait_at_an_mbarrier_is_not_one_for_a_load():
     ]  # fmt: skip
     tree = waits.stall_tree(kernel(0.2, stalls) | {"lines": rows})
     shares = {r.reason: r.of_stalls for group in tree.groups for r in group.reasons}
-    assert shares == pytest.approx(
-        {"mbarrier": 0.75 * 0.75, "long_scoreboard": 0.75 * 0.25, "wait": 0.25}
-    )
-    assert (
-        next(g.name for g in tree.groups if g.reasons[0].reason == "mbarrier") == "synchronisation"
-    )
+    expected = {"mbarrier": 0.75 * 0.75, "long_scoreboard": 0.75 * 0.25, "wait": 0.25}
+    assert shares == pytest.approx(expected)
+    (group,) = (g.name for g in tree.groups if g.reasons[0].reason == "mbarrier")
+    assert group == "synchronisation"
     # A branch of a kernel without mbarriers waits for what its predicate was made from.
     plain = waits.stall_tree(kernel(0.2, stalls) | {"lines": rows[1:]})
     assert {r.reason for g in plain.groups for r in g.reasons} == {"long_scoreboard", "wait"}
@@ -72,19 +65,13 @@ def test_a_wait_at_an_mbarrier_is_not_one_for_a_load():
 def test_an_immediate_constant_waits_for_its_cache_and_not_for_memory():
     tree = waits.stall_tree(kernel(0.5, [stall("imc_miss", 1.0), stall("long_scoreboard", 3.0)]))
     groups = {g.name: [r.reason for r in g.reasons] for g in tree.groups}
-    assert groups == {
-        "memory (L1TEX, L2, DRAM)": ["long_scoreboard"],
-        "constant cache": ["imc_miss"],
-    }
+    memory = {"memory (L1TEX, L2, DRAM)": ["long_scoreboard"]}
+    assert groups == memory | {"constant cache": ["imc_miss"]}
 
 
 def test_ready_warps_are_not_charged():
-    stalls = [
-        stall("wait", 3.0),
-        stall("not_selected", 9.0, kind="not_selected"),
-        stall("selected", 1.0, kind="selected"),
-    ]
-    tree = waits.stall_tree(kernel(0.25, stalls))
+    ready = [stall(kind, 9.0, kind=kind) for kind in ("not_selected", "selected")]
+    tree = waits.stall_tree(kernel(0.25, [stall("wait", 3.0), *ready]))
     assert [r.reason for g in tree.groups for r in g.reasons] == ["wait"]
     assert tree.groups[0].share == pytest.approx(0.75)
 
@@ -122,14 +109,8 @@ def test_only_reasons_that_matter_are_named():
 
 
 def rule(name, kind="optimization", gain=None, scope="local"):
-    return {
-        "rule": name,
-        "section": "s",
-        "message": "m",
-        "type": kind,
-        "speedup_pct": gain,
-        "speedup_type": scope,
-    }
+    speedup = {"speedup_pct": gain, "speedup_type": scope}
+    return {"rule": name, "section": "s", "message": "m", "type": kind, **speedup}
 
 
 def test_advice_is_of_the_whole_kernel_first_and_leaves_out_what_always_fires():

@@ -14,28 +14,17 @@ ORIGIN = {"arch": "sm_80", "flashinfer": "0.7.2", "tools": {"nvcc": "13.0"}}
 
 def facts(flags=None, **built):
     """Facts of one module: name of a source -> registers of its one kernel, None where it was not compiled."""
-    return {
-        **ORIGIN,
-        "flags": {"m": flags},
-        "sources": [
-            {"module": "m", "source": name, "status": "not compiled" if found is None else "built"}
-            for name, found in built.items()
-        ],
-        "kernels": [
-            {"module": "m", "mangled": name, "registers": found}
-            for name, found in built.items()
-            if found is not None
-        ],
-    }
+    status = {name: "not compiled" if found is None else "built" for name, found in built.items()}
+    sources = [{"module": "m", "source": name, "status": s} for name, s in status.items()]
+    compiled = {name: found for name, found in built.items() if found is not None}
+    kernels = [{"module": "m", "mangled": k, "registers": n} for k, n in compiled.items()]
+    return {**ORIGIN, "flags": {"m": flags}, "sources": sources, "kernels": kernels}
 
 
 def test_what_is_compiled_stays_and_what_was_not_is_filled_in():
     both = merged(facts(a=40, b=None), facts(b=50, c=None))
-    assert {s["source"]: s["status"] for s in both["sources"]} == {
-        "a": "built",
-        "b": "built",
-        "c": "not compiled",
-    }
+    statuses = {s["source"]: s["status"] for s in both["sources"]}
+    assert statuses == {"a": "built", "b": "built", "c": "not compiled"}
     assert {k["mangled"]: k["registers"] for k in both["kernels"]} == {"a": 40, "b": 50}
     assert merged(facts(a=40), facts(a=None))["sources"][0]["status"] == "built"
     assert merged(None, facts(a=40)) == facts(a=40)
@@ -46,9 +35,8 @@ def test_facts_of_other_versions_are_not_mixed(tmp_path):
     assert stored(file, ORIGIN) is None
     save(file, facts(a=40))
     assert stored(file, ORIGIN) == facts(a=40)
-    with pytest.raises(
-        UsageError, match=r"facts of flashinfer 0.7.2, this is 0.8.0: another --out"
-    ):
+    said = r"facts of flashinfer 0.7.2, this is 0.8.0: another --out"
+    with pytest.raises(UsageError, match=said):
         stored(file, ORIGIN | {"flashinfer": "0.8.0"})
 
 

@@ -93,16 +93,11 @@ def test_one_run_a_side_needs_more_than_the_assumed_floor() -> None:
     """336 µs against 376 µs: the same binary twice."""
     rng = random.Random(5)
     calm = {"between": 0.0, "within": 0.003}
-    sides = [
-        (runs(rng, 336, 1, 30, **calm), runs(rng, 376, 1, 30, **calm)),
-        (runs(rng, 336, 1, 30, **calm), runs(rng, 420, 1, 30, **calm)),
-        (runs(rng, 336, 1, 30, **calm), runs(rng, 336, 1, 30, **calm)),
-    ]
+    verdict_of = {376: statistics.NOISY, 420: statistics.SLOWER, 336: statistics.SAME}
+    sides = [tuple(runs(rng, of, 1, 30, **calm) for of in (336, us)) for us in verdict_of]
     found, floor = estimates(sides, 0.05)
     assert (floor.value, floor.source) == (ASSUMED_FLOOR, "assumed")
-    assert [e.verdict for e in decide(found, 0.05, 0.03)] == [
-        statistics.NOISY, statistics.SLOWER, statistics.SAME,
-    ]  # fmt: skip
+    assert [e.verdict for e in decide(found, 0.05, 0.03)] == list(verdict_of.values())
     assert {e.basis for e in found} == {"samples"}
 
 

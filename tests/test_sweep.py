@@ -18,12 +18,8 @@ CHOICES = {"kind": ("x", "y")}
 
 
 def target(**changes: Any) -> Any:
-    known = {
-        "name": "t",
-        "parameters": DEFAULTS,
-        "choices": CHOICES,
-        "point_id": lambda p: f"t/a{p['a']}_b{p['b']}_{p['kind']}",
-    }
+    known: dict[str, Any] = {"name": "t", "parameters": DEFAULTS, "choices": CHOICES}
+    known["point_id"] = lambda p: f"t/a{p['a']}_b{p['b']}_{p['kind']}"
     return SimpleNamespace(**{**known, **changes})
 
 
@@ -31,24 +27,21 @@ def numbered(n: int) -> list[Planned]:
     return [Planned(f"t/{i}", "t", {"i": i}) for i in range(n)]
 
 
-def test_a_block_is_a_product_and_blocks_are_a_union_in_order() -> None:
-    sets = expand([{"a": [3, 1], "b": [5, 4]}, {"a": 9}], DEFAULTS)
-    assert [(s["a"], s["b"]) for s in sets] == [(3, 5), (3, 4), (1, 5), (1, 4), (9, 2)]
-
-
-def test_no_blocks_are_no_points_and_an_empty_block_is_the_defaults() -> None:
-    assert expand([], DEFAULTS) == []
-    assert expand([{}], DEFAULTS) == [DEFAULTS]
-
-
-def test_duplicates_are_dropped_and_the_first_place_is_kept() -> None:
-    sets = expand([{"a": [2, 1]}, {"a": [1, 3], "b": 2}], DEFAULTS)
-    assert [s["a"] for s in sets] == [2, 1, 3]
-
-
-def test_the_defaults_are_not_changed() -> None:
-    one = expand([{"a": 5}], DEFAULTS)[0]
-    one["b"] = 99
+@pytest.mark.parametrize(
+    ("blocks", "sets"),
+    [
+        ([{"a": [3, 1], "b": [5, 4]}, {"a": 9}], [(3, 5), (3, 4), (1, 5), (1, 4), (9, 2)]),
+        ([], []),
+        ([{}], [(1, 2)]),
+        # Duplicates are dropped, and the first place is kept.
+        ([{"a": [2, 1]}, {"a": [1, 3], "b": 2}], [(2, 2), (1, 2), (3, 2)]),
+    ],
+)
+def test_a_block_is_a_product_and_blocks_are_a_union_in_order(blocks: Any, sets: Any) -> None:
+    found = expand(blocks, DEFAULTS)
+    assert [(s["a"], s["b"]) for s in found] == sets
+    for one in found:
+        one["b"] = 99
     assert DEFAULTS["b"] == 2
 
 
@@ -78,11 +71,8 @@ def test_the_error_of_a_target_names_it() -> None:
 
 def test_points_carry_id_target_and_all_parameters() -> None:
     (point,) = points(target(), [{"a": 7}])
-    assert point.as_dict() == {
-        "id": "t/a7_b2_x",
-        "target": "t",
-        "params": {"a": 7, "b": 2, "kind": "x"},
-    }
+    params = {"a": 7, "b": 2, "kind": "x"}
+    assert point.as_dict() == {"id": "t/a7_b2_x", "target": "t", "params": params}
 
 
 def test_parameters_that_give_one_id_are_one_point() -> None:
@@ -145,10 +135,8 @@ def test_pairs_of_a_sweep_are_those_of_the_choices_and_two_of_a_point_with_itsel
     decode = load("decode")
     blocks = [{"batch": [1, 32, 64], "cores": ["cuda", "tensor"]}, {"batch": 8}]
     found = sweep.pairs(decode, sweep.points(decode, blocks))
-    named = [
-        (a.params["batch"], a.params["cores"], b.params["cores"])
-        for a, b in zip(found[::2], found[1::2], strict=True)
-    ]
+    pairs = zip(found[::2], found[1::2], strict=True)
+    named = [(a.params["batch"], a.params["cores"], b.params["cores"]) for a, b in pairs]
     assert named == [
         (1, "cuda", "tensor"), (32, "cuda", "tensor"), (64, "cuda", "tensor"),
         (1, "cuda", "cuda"), (64, "cuda", "cuda"),

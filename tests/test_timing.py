@@ -15,14 +15,8 @@ def test_a_summary_has_quartiles_and_says_how_many() -> None:
     found = timing.summary([4.0, 1.0, 3.0, 2.0, 5.0])
     assert (found["median"], found["q25"], found["q75"], found["n"]) == (3.0, 2.0, 4.0, 5)
     assert found["samples"] == [4.0, 1.0, 3.0, 2.0, 5.0]
-
-
-def test_samples_are_kept_to_fifty_and_four_digits() -> None:
-    found = timing.summary([894.5123] * 60)
-    assert found["samples"] == [894.5] * 50 and found["n"] == 60
-
-
-def test_no_samples_are_an_error_not_a_zero() -> None:
+    many = timing.summary([894.5123] * 60)  # kept to fifty and four digits
+    assert many["samples"] == [894.5] * 50 and many["n"] == 60
     with pytest.raises(ValueError, match="no samples"):
         timing.summary([])
 
@@ -34,6 +28,14 @@ def test_repetitions_are_never_fewer_than_five(wanted: int, budget: float, each:
     assert n == 5 or n * each <= budget
 
 
+def slow(each: float) -> Device:
+    """A device on which a cold launch takes so long, after a run."""
+    device = Device()
+    device.cold = lambda run, n: (device.log.append(f"cold {n}"), timing.Burst([each] * n))[1]  # type: ignore
+    ran(device)
+    return device
+
+
 @pytest.mark.parametrize(
     ("each", "cold", "hot"),
     [
@@ -43,29 +45,22 @@ def test_repetitions_are_never_fewer_than_five(wanted: int, budget: float, each:
     ],
 )
 def test_a_slow_launch_is_repeated_less_and_grouped_less(each: float, cold: str, hot: str) -> None:
-    device = Device()
-    device.cold = lambda run, n: (device.log.append(f"cold {n}"), timing.Burst([each] * n))[1]  # type: ignore
-    ran(device)
-    assert cold in device.log and hot in device.log
+    log = slow(each).log
+    assert cold in log and hot in log
 
 
 def test_no_burst_is_longer_than_the_power_limit_takes_to_act() -> None:
-    device, each = Device(), 6e3
-    device.cold = lambda run, n: (device.log.append(f"cold {n}"), timing.Burst([each] * n))[1]  # type: ignore
-    ran(device)
-    sizes = {int(entry.split()[1]) for entry in device.log if entry.startswith("cold")}
-    assert max(sizes) * each <= timing.BURST_US
+    sizes = {int(entry.split()[1]) for entry in slow(6e3).log if entry.startswith("cold")}
+    assert max(sizes) * 6e3 <= timing.BURST_US
 
 
-def test_whether_the_host_kept_ahead_is_recorded() -> None:
-    _, (record,) = ran(Device())
+def test_every_burst_starts_from_settled_clocks_and_whether_the_host_kept_ahead_is_recorded() -> (
+    None
+):
+    device = Device()
+    _, (record,) = ran(device)
     assert record["timing"]["cold"]["queued"] is True
     assert record["timing"]["hot"]["queued"] is False
-
-
-def test_every_burst_starts_from_settled_clocks() -> None:
-    device = Device()
-    ran(device)
     bursts = [i for i, e in enumerate(device.log) if e.startswith(("cold 10", "hot"))]
     assert bursts and all(device.log[i - 2] == "settle" for i in bursts)
 
@@ -87,24 +82,27 @@ def test_a_point_that_is_always_throttled_says_so() -> None:
     assert found.throttle == ["sw_power_cap"]
 
 
-@pytest.mark.parametrize(("again", "retakes"), [(0, 0), (1, 1), (20, 9)])
-def test_a_throttled_burst_is_taken_again_within_a_limit(again: int, retakes: int) -> None:
+HOT = ("hw_thermal_slowdown",)
+
+
+@pytest.mark.parametrize(
+    ("throttled", "retakes"),
+    [
+        ([()], 0),
+        ([(), HOT], 1),
+        ([(), *[HOT] * 20], 9),
+        ([("gpu_idle", "applications_clocks_setting")] * 9, 0),  # a policy of clocks, and idling
+    ],
+)
+def test_a_throttled_burst_is_taken_again_within_a_limit(
+    throttled: list[tuple[str, ...]], retakes: int
+) -> None:
     device = Device()
     device.states = [{"sm_mhz": 1500, "mem_mhz": 2600, "throttle": []}]
-    device.throttled = [
-        (),
-        *[("hw_thermal_slowdown",)] * again,
-    ]  # the first burst only sizes the others
+    device.throttled = [*throttled]  # the first burst only sizes the others
     _, (record,) = ran(device)
     assert record["clocks"]["retakes"] == retakes
-
-
-def test_clock_policy_and_idling_are_no_throttle() -> None:
-    device = Device()
-    device.states = [{"sm_mhz": 1500, "mem_mhz": 2600, "throttle": []}]
-    device.throttled = [("gpu_idle", "applications_clocks_setting")] * 9
-    _, (record,) = ran(device)
-    assert record["clocks"]["retakes"] == 0 and record["timing"]["cold"]["left_out"] == []
+    assert throttled[0] == () or record["timing"]["cold"]["left_out"] == []
 
 
 def test_the_sustained_rate_is_that_of_the_second_half(monkeypatch: pytest.MonkeyPatch) -> None:
