@@ -43,9 +43,6 @@ SMALL = ("--config", "source=recorded", 'targets=["merge_state", "rmsnorm"]')
 SECRET = "hunter2-planted-secret"
 Recorded = Callable[[str, str], Results]
 MODULES = pytest.StashKey[gpu_modules.Modules]()
-COLLECTED = pytest.StashKey[
-    list[pytest.Item]
-]()  # before markers and words of the command line left some out
 
 
 @dataclass(frozen=True)
@@ -117,11 +114,6 @@ def some_by_default(cases: Sequence[T], step: int) -> list[Any]:
     """Cases of a parameter: each `step`-th by default, the others under the marker `exhaustive`."""
     rest = pytest.mark.exhaustive
     return [pytest.param(c, marks=rest) if at % step else c for at, c in enumerate(cases)]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    config.stash[COLLECTED] = items.copy()
 
 
 def pytest_collection_finish() -> None:
@@ -274,13 +266,7 @@ def two_sides(project: Pipeline) -> Pipeline:
 
 def run_python(code: str, stdout: int | IO[str] = subprocess.PIPE) -> tuple[int, str]:
     """(exit status, stderr) of a Python process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONUNBUFFERED": ""},  # a flush that fails leaves its text
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    env = os.environ | {"PYTHONUNBUFFERED": ""}  # a flush that fails leaves its text
+    to = {"stdout": stdout, "stderr": subprocess.PIPE, "text": True, "check": False}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, **to)
     return done.returncode, done.stderr

@@ -6,8 +6,6 @@ Run in the project's folder. Snakemake builds the graph in this process: a dry r
 five times as much. Each change is a line more at the end of a file, or the file lost; it is undone before the next.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A device and a target of numbers, for runs without a GPU."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

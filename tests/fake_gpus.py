@@ -1,7 +1,5 @@
 """GPUs that are none, for the tests' own process and for those that it starts: `fake_nvml/pynvml.py` in NVML's place."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -3,8 +3,6 @@
 python tests/house.py      # write the table into CONTRIBUTING.md
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The module that an advice is applied by: imported as a server imports it."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json
@@ -95,9 +93,7 @@ def test_a_size_between_has_those_of_the_nearest_one(module: ModuleType) -> None
         ("prefill", {"batch": 8}, "prefill: not measured"),
     ],
 )
-def test_outside_of_what_was_measured_it_is_the_default_and_said_once(
-    module: ModuleType, target: str, asked: dict[str, Any], why: str
-) -> None:
+def test_outside_of_what_was_measured_it_is_the_default_and_said_once(module, target, asked, why):
     with pytest.warns(UserWarning, match=why):
         assert module.choose(target, asked) == {"settings": {}}
     with warnings.catch_warnings():
@@ -137,9 +133,7 @@ def test_what_a_record_says_is_a_literal_of_the_module_and_never_code(advice: Ad
         ("versions", {"torch": "x" * 501}),
     ],
 )
-def test_a_record_whose_names_are_no_names_is_refused(
-    advice: Advice, field: str, value: Any, tmp_path: Path
-) -> None:
+def test_a_record_whose_names_are_no_names_is_refused(advice, field, value, tmp_path):
     path = tmp_path / "advice.json"
     path.write_text(json.dumps(advice.model_dump(mode="json") | {field: value}))
     with pytest.raises(BadInput, match=field):

@@ -1,26 +1,19 @@
 """`ncuflow advise` from end to end: real processes and pipes; FlashInfer and the GPU are none."""
 
-from __future__ import annotations
-
 import json
-import os
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import fake_gpus
+import fake_race
 import pytest
-from conftest import copy_project, some
+from command import python
+from conftest import some
 
 from ncuflow.experiments import audit
 from ncuflow.experiments.audit import Audit
 from ncuflow.experiments.record import Advice
 from ncuflow.io import BadInput
 
-FAKE = Path(__file__).parent / "fake_flashinfer"
-PARTS = ("targets", "parsers", "ncuflow", "templates", "claims", "config", "workflows")
 TARGET = '''
 """A kernel target of choices that need no GPU; a setting says what is wrong with it."""
 
@@ -155,63 +148,38 @@ _tactic_to_json = _json_to_tactic
 """
 
 
-@dataclass(frozen=True)
-class RaceMachine:
-    """The project on a machine with one GPU that is none."""
-
-    folder: Path
-
-    def advised(self, *words: str) -> tuple[int, str, Any]:
-        """(exit status, output, what was written or None) of an advice."""
-        out = self.folder / "advice.json"
-        out.unlink(missing_ok=True)
-        env = os.environ | fake_gpus.environment(self.folder) | {
-            "NCUFLOW_LOCK_DIR": str(self.folder / "locks"),
-            "NCUFLOW_TARGETS": str(self.folder / "own"),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }  # fmt: skip
-        env.pop("CUDA_VISIBLE_DEVICES", None)
-        command = [sys.executable, "-m", "ncuflow", "advise", "--patience", "2", "--out", str(out)]
-        if "--audit" not in words:
-            command += ["--html", str(self.folder / "page.html")]
-        done = subprocess.run(
-            [*command, *words],
-            cwd=self.folder,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        found = json.loads(out.read_text()) if out.exists() else None
-        return done.returncode, done.stdout + done.stderr, found
+def advised(machine: Path, *words: str) -> tuple[int, str, Any]:
+    """(exit status, output, what was written or None) of an advice."""
+    out = machine / "advice.json"
+    out.unlink(missing_ok=True)
+    page = [] if "--audit" in words else ["--html", str(machine / "page.html")]
+    command = ["advise", "--patience", "2", "--out", str(out), *page]
+    status, said = fake_race.ncuflow(
+        machine, *command, *words, NCUFLOW_TARGETS=str(machine / "own")
+    )
+    return status, said, json.loads(out.read_text()) if out.exists() else None
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> RaceMachine:
-    folder = tmp_path_factory.mktemp("machine")
-    copy_project(folder, PARTS)
-    with (folder / "ncuflow/run/gpu.py").open("a") as device:
-        device.write((FAKE / "device.py").read_text())
-    (folder / "own").mkdir()
-    (folder / "flashinfer").mkdir()
-    (folder / "flashinfer/__init__.py").write_text(PACKAGE)
-    (folder / "flashinfer/autotuner.py").write_text(AUTOTUNER)
-    (folder / "own/thrice.py").write_text(TARGET)
-    fake_gpus.write(folder, fake_gpus.H200)
-    return RaceMachine(folder)
+def machine(tmp_path_factory):
+    folder = fake_race.make(tmp_path_factory.mktemp("machine"))
+    for name, text in {
+        "flashinfer/__init__.py": PACKAGE, "flashinfer/autotuner.py": AUTOTUNER, "own/thrice.py": TARGET,
+    }.items():  # fmt: skip
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
 
 
 @pytest.fixture(scope="module")
-def raced(machine: RaceMachine) -> tuple[int, str, Advice]:
+def raced(machine) -> tuple[int, str, Advice]:
     words = ["--target", "thrice", "--blocks", '[{"n": [1, 2]}]', "--apply", "python", "advised.py"]
-    status, said, found = machine.advised(*words, "--apply", "flashinfer-store", "kept")
+    status, said, found = advised(machine, *words, "--apply", "flashinfer-store", "kept")
     assert found is not None, said
     return status, said, Advice.model_validate(found)
 
 
-def test_the_fastest_that_is_right_is_advised_at_every_shape(
-    raced: tuple[int, str, Advice],
-) -> None:
+def test_the_fastest_that_is_right_is_advised_at_every_shape(raced):
     status, said, found = raced
     assert status == 0, said
     assert [shape.shape for shape in found.shapes] == ["thrice/auto_n1", "thrice/auto_n2"]
@@ -223,9 +191,7 @@ def test_the_fastest_that_is_right_is_advised_at_every_shape(
     assert "how=fast, 40 µs" in said and "2.50 times" in said
 
 
-def test_a_choice_that_fails_costs_itself_alone_and_says_why(
-    raced: tuple[int, str, Advice],
-) -> None:
+def test_a_choice_that_fails_costs_itself_alone_and_says_why(raced):
     _, said, found = raced
     fates = {choice.settings["how"]: choice for choice in found.shapes[0].choices}
     assert {how: choice.fate for how, choice in fates.items()} == {
@@ -255,18 +221,14 @@ def test_a_choice_that_fails_costs_itself_alone_and_says_why(
         assert (again[how].fate, again[how].reason) == ("skipped", reason)
 
 
-def test_the_default_stays_to_the_end_and_others_leave_early(
-    raced: tuple[int, str, Advice],
-) -> None:
+def test_the_default_stays_to_the_end_and_others_leave_early(raced):
     rounds = {c.settings["how"]: c.rounds for c in raced[2].shapes[0].choices}
     assert rounds["slow"] == 6
     behind = next(c for c in raced[2].shapes[0].choices if c.settings["how"] == "slow").behind
     assert behind is not None and behind.low < 6.5 < behind.high
 
 
-def test_a_plan_that_takes_longer_is_paid_by_so_many_layers(
-    raced: tuple[int, str, Advice],
-) -> None:
+def test_a_plan_that_takes_longer_is_paid_by_so_many_layers(raced):
     layers = raced[2].shapes[0].layers
     # plan() sleeps for 20 ms, a layer gains 60 µs; a machine that is busy sleeps longer
     assert layers is not None and 330 <= layers < 3000
@@ -287,9 +249,7 @@ def store(folder: Path, **entries: tuple[str, Any]) -> Path:
     return folder
 
 
-def test_an_audit_says_which_stored_tactics_are_right_and_what_the_others_cost(
-    machine: RaceMachine, tmp_path: Path
-) -> None:
+def test_an_audit_says_which_stored_tactics_are_right_and_what_the_others_cost(machine, tmp_path):
     kept = store(
         tmp_path / "s",
         slow=(key(1), 0),
@@ -298,7 +258,7 @@ def test_an_audit_says_which_stored_tactics_are_right_and_what_the_others_cost(
         strange=(key(4, "other"), 0),
         elsewhere=(key(5).replace("()", "(7,)"), 0),
     )
-    status, said, found = machine.advised("--audit", str(kept), "--target", "thrice")
+    status, said, found = advised(machine, "--audit", str(kept), "--target", "thrice")
     assert found is not None and status == 3, said
     audit = Audit.model_validate(found)
     entries = {entry.key: entry for entry in audit.entries}
@@ -334,10 +294,8 @@ def test_what_is_no_store_is_refused_in_one_line(tmp_path: Path, text: str) -> N
         audit.read_store(path)
 
 
-def test_the_page_has_a_map_and_every_choice(
-    machine: RaceMachine, raced: tuple[int, str, Advice]
-) -> None:
-    text = (machine.folder / "page.html").read_text()
+def test_the_page_has_a_map_and_every_choice(machine, raced):
+    text = (machine / "page.html").read_text()
     assert '<td class="c0"><a href="#thrice_auto_n2">how=fast</a><small>2.50 times' in text
     assert all(f"error: {one.reason}" in text for one in some(_errors(raced[2])))
     assert "<script" not in text
@@ -347,13 +305,9 @@ def _errors(found: Advice) -> list[Any]:
     return [one for one in found.shapes[0].choices if one.fate == "error"]
 
 
-def test_an_advice_is_applied_by_a_module_and_by_flashinfers_own_store(
-    machine: RaceMachine, raced: tuple[int, str, Advice]
-) -> None:
+def test_an_advice_is_applied_by_a_module_and_by_flashinfers_own_store(machine, raced):
     assert "kept: FlashInfer's autotuner keeps 2 choices of 2 of 2 shapes" in raced[1]
-    assert len(list((machine.folder / "kept").rglob("entries/*.json"))) == 2
+    assert len(list((machine / "kept").rglob("entries/*.json"))) == 2
     ask = 'import advised; print(advised.choose("thrice", {"n": 2})["wrapper"])'
-    done = subprocess.run(
-        [sys.executable, "-c", ask], cwd=machine.folder, capture_output=True, text=True, check=True
-    )
+    done = python("-c", ask, cwd=machine)
     assert done.stdout == "{'how': 'fast'}\n"

@@ -1,11 +1,10 @@
 """Advice that was measured on a GPU and is kept: what it says holds, a page and a module are made of it, docs tell it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 import pytest
+from command import ncuflow
 from conftest import ROOT, some
 
 from ncuflow.cli import dispatch
@@ -64,13 +63,9 @@ def test_a_written_advice_makes_a_page_and_a_module(tmp_path: Path) -> None:
     assert "def choose(" in module.read_text()
 
 
-def test_a_written_advice_has_what_was_free_settled(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_written_advice_has_what_was_free_settled(tmp_path):
     words = ["advise", "--recorded", str(FOLDERS[0] / "advice.json.xz")]
-    with pytest.raises(SystemExit):
-        dispatch([*words, "--also", "page_size=1"])
-    assert "settled" in capsys.readouterr().err
+    assert "settled" in ncuflow(*words, "--also", "page_size=1").stderr
     (tmp_path / "x.json").write_text('{"shapes": []}')
     with pytest.raises(BadInput, match="not an advice"):
         dispatch(["advise", "--recorded", str(tmp_path / "x.json")])

@@ -1,7 +1,5 @@
 """The choices of a shape: every legal combination that means something, FlashInfer's default first."""
 
-from __future__ import annotations
-
 import pytest
 from conftest import some
 

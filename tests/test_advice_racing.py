@@ -1,7 +1,5 @@
 """The race of choices, by simulation with fixed seeds: no winner among equals, planted differences found, runs that agree."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from statistics import median
 

@@ -1,7 +1,5 @@
 """What commands say with --json: every verb's real output is what its shipped schema says, and bounded by --limit."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import shlex
@@ -12,12 +10,12 @@ from typing import Any
 
 import jsonschema
 import pytest
+import trial_data
+from command import ncuflow
 from conftest import ROOT, some
 
 from ncuflow.cli import PARTS, SILENT, USER, dispatch
-from ncuflow.experiments.record import ChangeRecord, Trial
 from ncuflow.findings import derivation, locate
-from ncuflow.race.record import Relative, TrialTiming
 from scripts import docs
 
 RECORDING = ROOT / "recordings/h200/0.7.2/default"
@@ -143,9 +141,7 @@ def test_the_schemas_that_ship_are_those_of_the_models(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ANSWERING if name not in GPU_LESS])
-def test_the_answer_of_a_verb_is_what_its_schema_says(
-    name: str, outputs: Path, asked: Asked
-) -> None:
+def test_the_answer_of_a_verb_is_what_its_schema_says(name, outputs, asked):
     jsonschema.Draft202012Validator.check_schema(schema(name))
     for words in some(said(name, outputs)):
         whole = asked(*name.split(), *words)
@@ -183,14 +179,7 @@ def cut(whole: dict[str, Any], brief: dict[str, Any]) -> Iterator[list[Any]]:
 
 
 def test_a_trial_is_what_its_schema_says() -> None:
-    same = Relative(estimate=0.0, low=-0.01, high=0.01)
-    timing = TrialTiming(base_us=1.0, change_us=1.0, change=same, noise=same, rounds=3, throttled=0)
-    point = {"point": "decode/x", "outcome": "same", "timing": timing.model_dump()}
-    trial = Trial(
-        change=ChangeRecord(name="x", files=[], elsewhere=[]), target="decode", effect=0.02, alpha=0.05, date="now",
-        flashinfer=None, outcome="same",
-    )  # fmt: skip
-    found = Trial.model_validate(trial.model_dump() | {"points": [point]})
+    found = trial_data.trial()
     jsonschema.validate(found.model_dump(mode="json"), schema("try"))
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(found.model_dump() | {"outcome": "fine"}, schema("try"))
@@ -208,9 +197,7 @@ def test_an_answer_ends_as_the_command_does(outputs: Path, capsys) -> None:
 
 
 @pytest.mark.parametrize("name", ["show", "compare"])
-def test_the_answer_has_all_that_the_older_form_has(
-    name: str, outputs: Path, asked: Asked, capsys
-) -> None:
+def test_the_answer_has_all_that_the_older_form_has(name, outputs, asked, capsys):
     def held(old: Any, new: Any) -> bool:
         if isinstance(old, dict):
             return all(key in new and held(value, new[key]) for key, value in old.items())
@@ -251,7 +238,5 @@ def test_what_is_not_known_is_null(asked: Asked, tmp_path: Path) -> None:
     assert unknown["throughput"]["dram"] is None and unknown["grid"] is None
 
 
-def test_a_limit_is_a_count(capsys) -> None:
-    with pytest.raises(SystemExit):
-        dispatch(["show", str(DEEP), "--json", "--limit=-1"])
-    assert "'-1' is no count" in capsys.readouterr().err
+def test_a_limit_is_a_count():
+    assert "'-1' is no count" in ncuflow("show", DEEP, "--json", "--limit=-1").stderr

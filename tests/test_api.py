@@ -1,7 +1,5 @@
 """ncuflow in a notebook: the frames of a report, and the functions that the command line has."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import os

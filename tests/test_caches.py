@@ -1,7 +1,5 @@
 """Where caches lie: with the user, and below the outputs where the home folder does not serve."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -34,9 +32,7 @@ def test_a_home_folder_that_serves_is_left_as_it_is(home: Path, folders: tuple[s
 
 
 @pytest.mark.parametrize("name", ["/proc/nowhere", "/dev/null", "/dev/null/x", "", None])
-def test_in_the_place_of_any_other_comes_a_folder_of_the_outputs(
-    home: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
-) -> None:
+def test_in_the_place_of_any_other_comes_a_folder_of_the_outputs(home, monkeypatch, name):
     monkeypatch.chdir(home)
     monkeypatch.delenv("HOME") if name is None else monkeypatch.setenv("HOME", name)
     assert caches.provide(Path("outputs")) is not None

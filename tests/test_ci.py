@@ -1,15 +1,13 @@
 """The workflow file of docs/ci.md, step by step, and what the container file copies and runs."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import yaml
+from command import ran
 from conftest import ROOT, Pipeline, some
 
 INSTALLS = "pip install"
@@ -34,7 +32,7 @@ def test_every_command_of_the_workflow_file_runs(project: Pipeline) -> None:
         program = bin_folder / name
         program.write_text(f'#!/bin/sh\nexec {sys.executable} -m {name} "$@"\n')
         program.chmod(0o755)
-    environment = os.environ | {
+    environment = {
         "PATH": f"{bin_folder}:{python}:{os.environ['PATH']}",
         "PYTHONPATH": str(project.folder),
         "GITHUB_STEP_SUMMARY": str(summary),
@@ -43,10 +41,7 @@ def test_every_command_of_the_workflow_file_runs(project: Pipeline) -> None:
     assert sum(INSTALLS in command for command in commands) == 1
     for command in commands:
         if INSTALLS not in command:
-            done = subprocess.run(
-                ["bash", "-e", "-c", command], cwd=project.folder, env=environment, capture_output=True,
-                text=True, check=False,
-            )  # fmt: skip
+            done = ran("bash", "-e", "-c", command, cwd=project.folder, **environment)
             assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     assert "All 1 requirements hold." in summary.read_text()
     assert (project.folder / "junit.xml").exists() and (project.folder / "benchmark.json").exists()

@@ -1,7 +1,5 @@
 """The command line: how a command is found, and how each of them ends."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import ncuflow
 from conftest import ROOT, run_python, some
 
 from ncuflow.cli import COMMANDS, PARTS, RENAMED, RULES, USER, dispatch, named
@@ -24,24 +23,17 @@ from ncuflow.verbs import run as workflow
         ("decode rope -- -j2 --config a=b", "-j2 --config a=b -- decode rope"),
         ("all -- --cores 4", "--cores 4 -- all"),
         ("all -- --workflow-profile slurm", "--workflow-profile slurm -- all"),
-        ("all -- --config a=b", "-j1 --config a=b -- all"),
-        ("all -- --jobscript x", "-j1 --jobscript x -- all"),
         ("all -- --jobs=4", "--jobs=4 -- all"),
         ("-- --list-target-rules", "-j1 --list-target-rules"),
-        ("-- -j2 -- all", "-j2 -- all"),
         ("", "-j1"),
     ],
 )
-def test_what_follows_the_dashes_is_an_option_of_snakemake(
-    monkeypatch: pytest.MonkeyPatch, words: str, expected: str
-) -> None:
+def test_what_follows_the_dashes_is_an_option_of_snakemake(monkeypatch, words, expected):
     monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
     assert workflow.arguments(words.split()) == expected.split()
 
 
-def test_a_profile_of_the_environment_says_how_many_jobs_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_profile_of_the_environment_says_how_many_jobs_run(monkeypatch):
     monkeypatch.setenv("SNAKEMAKE_PROFILE", "mine")
     assert workflow.arguments(["all"]) == ["--", "all"]
 
@@ -96,9 +88,7 @@ def test_the_list_is_short_and_a_part_belongs_to_a_verb_of_it() -> None:
 
 
 @pytest.mark.parametrize("name", RENAMED)
-def test_an_older_name_goes_on_and_names_the_new_one(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_older_name_goes_on_and_names_the_new_one(name, capsys):
     now, _ = named(RENAMED[name].split())
     assert now in COMMANDS and name not in COMMANDS
     assert dispatch([name, "--help"]) == 0
@@ -107,12 +97,10 @@ def test_an_older_name_goes_on_and_names_the_new_one(
     assert said.out.startswith(f"usage: ncuflow {now} ")
 
 
-def test_an_unknown_command_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        dispatch(["shwo", "x.ncu-rep"])
-    assert ended.value.code == 2
+def test_an_unknown_command_is_bad_usage():
+    done = ncuflow("shwo", "x.ncu-rep")
     said = "error: no command 'shwo'\n`ncuflow --help` lists them\n"
-    assert capsys.readouterr().err == said
+    assert (done.returncode, done.stderr) == (2, said)
 
 
 def test_commands_are_the_only_way_in() -> None:
@@ -176,11 +164,7 @@ def test_files_and_pipes_get_utf_8_whatever_the_locale_says(tmp_path: Path) -> N
     path = tmp_path / "x.csv"
     head = '"ID","Kernel Name","gpu__time_duration.sum"'
     path.write_text(f'{head}\n"","","us"\n"0","größe","5.5"\n', encoding="utf-8")
+    command = [sys.executable, "-m", "ncuflow", "show", str(path)]
     env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    done = subprocess.run(
-        [sys.executable, "-m", "ncuflow", "show", str(path)],
-        capture_output=True,
-        check=True,
-        env=env,
-    )
-    assert "größe" in done.stdout.decode("utf-8") and "5.5 µs" in done.stdout.decode("utf-8")
+    said = subprocess.run(command, capture_output=True, check=True, env=env).stdout.decode("utf-8")
+    assert "größe" in said and "5.5 µs" in said

@@ -1,7 +1,5 @@
 """A recording of a GPU that no recording is of, from one command: a B200 that is none, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

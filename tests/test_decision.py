@@ -1,7 +1,5 @@
 """Decisions: which points decide a claim, and with which value."""
 
-from __future__ import annotations
-
 import pytest
 from claims_data import POINTS, decide, judged
 from results_data import entry, kernel

@@ -1,7 +1,5 @@
 """Jobs work from what their rules declare alone, and what they make is noted, and made again where it is lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -12,7 +10,8 @@ from typing import Any
 
 import fake_machine
 import pytest
-from conftest import ROOT, SMALL, Finished, Pipeline
+from command import ran
+from conftest import ROOT, Pipeline
 from dag import (
     RECORDED,
     Job,
@@ -53,14 +52,6 @@ def test_a_change_of_what_a_capture_executes_captures_again(machine: Machine):
     assert {"plan", "time", "profile", "tables"} <= set().union(*reruns.values())
 
 
-@pytest.mark.exhaustive
-def test_so_is_every_output_of_a_gpu_that_is_not_there(made: Path, tmp_path: Path, every: bool):
-    own = Finished(made).copied(tmp_path / "p")
-    config = RECORDED | {"machine": "a100-static"}
-    own.run("all", *SMALL, "machine=a100-static")
-    all_lost_are_made_again(own.folder, "all", config, "outputs/a100-static/", every)
-
-
 def test_every_output_is_noted_as_it_was_made(made: Path):
     jobs, _ = graph(made, "all", RECORDED)
     outputs = {file for job in jobs for file in job["output"] if "/captures/" not in file}
@@ -94,10 +85,8 @@ def alone(project: Path, job: Job, folder: Path, environment: dict[str, str]) ->
         (folder / log).parent.mkdir(parents=True, exist_ok=True)
     # As the rules' prefix does: the Python of this run, also where nobody activated its environment.
     path = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", job["command"]],
-        cwd=folder, env=environment | path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = ("bash", "-euo", "pipefail", "-c", job["command"])
+    done = ran(*command, cwd=folder, **environment | path)
     logs = [(folder / log).read_text() for log in job["log"]]
     assert done.returncode == 0, (job["rule"], done.stderr, *logs)
 
@@ -129,7 +118,7 @@ def test_every_job_makes_the_same_of_its_declared_inputs_alone(made: Path, tmp_p
 
 
 def test_so_does_every_job_of_a_comparison_and_what_is_lost_is_made_again(
-    two_sides: Pipeline, tmp_path: Path, every: bool
+    two_sides, tmp_path, every
 ):
     """Of its own rules, and of each: what it shares with `all`, the tests above have."""
     config = SIDES | {"source": "recorded", "recording": "recordings/one"}
@@ -156,9 +145,7 @@ def test_a_floor_of_zero_is_not_none(two_sides: Pipeline, floor: float | None, w
     assert (words in command) if words else ("--floor" not in command)
 
 
-def test_every_job_of_a_live_run_works_from_its_declared_inputs_alone(
-    machine: Machine, tmp_path: Path
-):
+def test_every_job_of_a_live_run_works_from_its_declared_inputs_alone(machine, tmp_path):
     """What they measure differs from run to run; a file that is not there is a failure."""
     jobs, _ = graph(machine.folder, TABLE, {}, (), machine.environment)
     rules = set()

@@ -1,7 +1,5 @@
 """What the pages under docs/ show is what a reader gets."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import json

@@ -1,7 +1,5 @@
 """The driver's kernels compile without a GPU, and what fails is one line."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -42,9 +40,7 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_there(nvrtc: None, capability
     assert code.startswith(b"\x7fELF") and b".text.spin" in code and b".text.read" in code
 
 
-def test_the_kernels_are_ptx_for_a_gpu_that_the_compiler_does_not_know(
-    nvrtc: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kernels_are_ptx_for_a_gpu_that_the_compiler_does_not_know(nvrtc, monkeypatch):
     older = lambda: (Status.CUDA_SUCCESS, [75, 80, 90, 120])  # noqa: E731
     monkeypatch.setattr("cuda.bindings.nvrtc.nvrtcGetSupportedArchs", older)
     code = ceilings.compiled(ceilings.KERNELS, 103)

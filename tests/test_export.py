@@ -1,7 +1,5 @@
 """Results in other tools' formats, each against its schema or its own reader, and what single points must hold."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 import jsonschema
 import junitparser
 import pytest
+from command import ncuflow
 from results_data import entry
 
 from ncuflow.cli import dispatch
@@ -149,9 +148,7 @@ def test_junit_says_whatever_a_reason_holds() -> None:
     assert root.find(".//failure") is not None
 
 
-def test_a_summary_shows_what_fails_first_and_fits(
-    results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_summary_shows_what_fails_first_and_fits(results, monkeypatch):
     asked = gate(results.parent, "- points: rope/[ab]\n  hold: of_roof >= 0.8\n")
     text = exported("summary", results, "--require", str(asked))
     assert "1 of 2 requirements do not hold." in text
@@ -179,12 +176,9 @@ def test_the_timeline_as_chrome_trace(finished: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["trace", "--results", "x"], ["junit"], ["bencher"]])
-def test_an_export_without_its_source_is_bad_usage(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        dispatch(["export", *words, "--out", str(tmp_path / "x")])
-    assert ended.value.code == 2 and " needs --" in capsys.readouterr().err
+def test_an_export_without_its_source_is_bad_usage(words, tmp_path, capsys):
+    done = ncuflow("export", *words, "--out", tmp_path / "x")
+    assert done.returncode == 2 and " needs --" in done.stderr
 
 
 @pytest.mark.parametrize("read", ["results", "--require", "--comparison"])
@@ -217,17 +211,13 @@ def test_an_export_is_not_written_over_what_it_is_made_of(read: str, results: Pa
         ("- {points: [rope/a, rope/b], hold: time_cold_us <= 20}", 0, "check: 2 hold"),
     ],
 )
-def test_what_cannot_be_computed_does_not_pass(
-    results: Path, capsys: pytest.CaptureFixture[str], text: str, status: int, said: str
-) -> None:
+def test_what_cannot_be_computed_does_not_pass(results, capsys, text, status, said):
     asked = gate(results.parent, text)
     assert dispatch(["check", str(asked), "--results", str(results)]) == status
     assert said in capsys.readouterr().out
 
 
-def test_an_earlier_name_of_the_check_names_the_new_one(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_earlier_name_of_the_check_names_the_new_one(results, capsys):
     asked = gate(results.parent, "- {points: rope/b, hold: of_roof >= 0.8}")
     words = [str(asked), "--results", str(results)]
     assert dispatch(["check", *words]) == 1
@@ -244,12 +234,9 @@ def test_an_earlier_name_of_the_check_names_the_new_one(
         (["--results", "x", "--threshold", "0.1"], "--threshold"),
     ],
 )
-def test_a_check_says_what_goes_with_which_file(
-    more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        dispatch(["check", str(gate(tmp_path, "[]")), *more])
-    assert ended.value.code == 2 and said in capsys.readouterr().err
+def test_a_check_says_what_goes_with_which_file(more, said, tmp_path, capsys):
+    done = ncuflow("check", gate(tmp_path, "[]"), *more)
+    assert done.returncode == 2 and said in done.stderr
 
 
 def test_a_share_above_one_stops_the_gate(results: Path) -> None:
@@ -274,9 +261,7 @@ def test_a_share_above_one_stops_the_gate(results: Path) -> None:
         ("{", "not YAML"),
     ],
 )
-def test_a_file_that_asks_for_nothing_that_is_there_is_named(
-    tmp_path: Path, text: str, named: str
-) -> None:
+def test_a_file_that_asks_for_nothing_that_is_there_is_named(tmp_path, text, named):
     with pytest.raises(BadInput) as error:
         check.load(gate(tmp_path, text))
     assert named in str(error.value) and "\n" not in str(error.value)

@@ -1,7 +1,5 @@
 """Extreme inputs of targets and their references, on the CPU: FlashInfer's functions are written out in torch, right or wrong."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -65,9 +63,7 @@ def merged(v: Any, s: Any, guarded: bool) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("variant", ["merge_state", "merge_states"])
-def test_states_of_no_tokens_are_told_from_others(
-    variant: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_states_of_no_tokens_are_told_from_others(variant, monkeypatch):
     for guarded in (True, False):
 
         def many(v: Any, s: Any, guarded: bool = guarded) -> Any:
@@ -141,9 +137,7 @@ def test_an_infinity_stays_in_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["plain"] is None and found["an infinity in a row"] is not None
 
 
-def test_infinities_are_kept_by_what_copies_and_what_multiplies(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_infinities_are_kept_by_what_copies_and_what_multiplies(monkeypatch):
     for limit in (torch.inf, 60000.0):
 
         def append(
@@ -252,9 +246,7 @@ def attention(monkeypatch: pytest.MonkeyPatch) -> type[Wrapper]:
         ("prefill", {"batch": 3, "lengths": "1x0_1x7_1x0", "causal": False}),
     ],
 )
-def test_attention_over_pages_at_its_extremes(
-    target: str, params: dict[str, Any], attention: type[Wrapper], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_over_pages_at_its_extremes(target, params, attention, monkeypatch):
     shape = {"qo_heads": 4, "kv_heads": 2, "head_dim": 64, **params}
     assert judged(target, **shape) == dict.fromkeys(("plain", BEHIND, KEY, VALUE))
     for fault, what in {"behind": BEHIND, "key": KEY, "value": VALUE}.items():

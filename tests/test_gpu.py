@@ -1,10 +1,7 @@
 """On a GPU: small points of each target are right, and a planted wrong result is refused."""
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -14,7 +11,7 @@ from typing import Any
 
 import gpu_modules
 import pytest
-from conftest import ROOT
+from command import python, ran
 from fake_device import as_written
 
 from ncuflow.findings.ceilings import datasheet
@@ -106,18 +103,13 @@ def launched(folder: Path, points: Sequence[Planned], fault: str = "") -> tuple[
     plan.write_text(json.dumps([point.as_dict() for point in points]), "utf-8")
     command = [sys.executable, "-m", "ncuflow", "launch", points[0].target, "--mode", "time"]
     command += ["--points", str(plan), "--out", str(out)]
-    environment = {**os.environ, prepare.VARIABLE: fault}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, check=False
-    )
+    done = ran(*command, **{prepare.VARIABLE: fault})
     assert out.exists(), done.stderr
     return done.returncode, [json.loads(line) for line in out.read_text("utf-8").splitlines()]
 
 
 @EACH
-def test_small_points_agree_with_the_reference(
-    name: str, device: Any, points: list[Planned]
-) -> None:
+def test_small_points_agree_with_the_reference(name, device, points):
     status, records = run(device, points, "check")
     reasons = {record["point"]: record["reason"] for record in records if record["reason"]}
     assert (status, reasons) == (0, {})
@@ -151,9 +143,7 @@ LONG_EDGES = pytest.param(
 
 
 @pytest.mark.parametrize("name", [*AT_EDGES, LONG_EDGES])
-def test_edges_and_extreme_inputs_agree_with_the_reference(
-    name: str, device: Any, points: list[Planned]
-) -> None:
+def test_edges_and_extreme_inputs_agree_with_the_reference(name, device, points):
     """What is installed is right there: else no change of it could be told to be wrong."""
     target = load(name)
     worker = Worker(target, lambda: device)
@@ -171,9 +161,7 @@ def test_edges_and_extreme_inputs_agree_with_the_reference(
 
 
 @pytest.mark.gpu
-def test_the_worst_element_is_the_farthest_off_and_one_that_is_no_number_before_all(
-    device: Any,
-) -> None:
+def test_the_worst_element_is_the_farthest_off_and_one_that_is_no_number_before_all(device):
     import torch
 
     expected = (torch.ones(4, device="cuda"), torch.ones(2, 3, device="cuda"))
@@ -188,9 +176,7 @@ def test_the_worst_element_is_the_farthest_off_and_one_that_is_no_number_before_
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("whose", ["callers", "default"])
-def test_what_was_put_on_another_stream_than_the_callers_is_not_there(
-    device: Any, whose: str
-) -> None:
+def test_what_was_put_on_another_stream_than_the_callers_is_not_there(device, whose):
     import torch
 
     source, out = torch.ones(1 << 20, device="cuda"), torch.empty(1 << 20, device="cuda")
@@ -207,9 +193,7 @@ def test_what_was_put_on_another_stream_than_the_callers_is_not_there(
 
 
 @EACH
-def test_a_planted_wrong_result_is_refused_and_not_timed(
-    name: str, device: Any, points: list[Planned]
-) -> None:
+def test_a_planted_wrong_result_is_refused_and_not_timed(name, device, points):
     status, records = run(device, points, "time", "wrong:*")
     assert status == 3
     assert {record["status"] for record in records} == {"wrong"}
@@ -234,9 +218,7 @@ NOT_INITIALIZED = 3
 
 @pytest.mark.gpu
 def test_what_has_its_libraries_and_waits_for_a_gpu_has_not_begun_to_use_cuda() -> None:
-    told = {name: value for name, value in os.environ.items() if name != builds.ARCH_LIST}
-    command = [sys.executable, "-c", LOADED]
-    found = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True, check=True)
+    found = python("-c", LOADED, **{builds.ARCH_LIST: None})
     assert int(found.stdout.split()[-1]) == NOT_INITIALIZED
 
 
@@ -259,8 +241,7 @@ print(torch.cuda.is_initialized(), torch.ones(2, device="cuda").sum().item())
 
 @pytest.mark.gpu
 def test_a_context_is_made_beside_libraries_before_torch_begins() -> None:
-    command = [sys.executable, "-c", BESIDE]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = python("-c", BESIDE)
     assert found.stdout.split()[-4:] == ["1", "False", "True", "2.0"]
 
 
@@ -268,9 +249,7 @@ def test_a_context_is_made_beside_libraries_before_torch_begins() -> None:
 @pytest.mark.parametrize(
     "name", [*(pytest.param(n, marks=small(n)) for n in sorted(known())), *AT_EDGES]
 )
-def test_no_module_that_compiles_for_minutes_is_among_the_short(
-    name: str, points: list[Planned]
-) -> None:
+def test_no_module_that_compiles_for_minutes_is_among_the_short(name, points):
     target, capabilities = load(name), builds.capabilities(os.environ, nvml.capabilities)
     ours = builds.buildable(target, points, capabilities, print)
     assert [m.name for m in builds.modules(target, ours) if gpu_modules.for_minutes(m)] == []
@@ -278,9 +257,7 @@ def test_no_module_that_compiles_for_minutes_is_among_the_short(
 
 @pytest.mark.gpu
 @small("rmsnorm")
-def test_a_point_that_breaks_the_cuda_context_costs_itself_alone(
-    points: list[Planned], tmp_path: Path
-) -> None:
+def test_a_point_that_breaks_the_cuda_context_costs_itself_alone(points, tmp_path):
     bad = {points[0].id, points[-1].id}
     status, records = launched(tmp_path, points, ";".join(f"break:{point}" for point in bad))
     assert status == 3 and len(points) > len(bad)
@@ -290,9 +267,7 @@ def test_a_point_that_breaks_the_cuda_context_costs_itself_alone(
 
 @pytest.mark.gpu
 @small("rmsnorm")
-def test_times_are_positive_and_hot_is_no_slower_than_cold(
-    points: list[Planned], tmp_path: Path
-) -> None:
+def test_times_are_positive_and_hot_is_no_slower_than_cold(points, tmp_path):
     status, records = launched(tmp_path, points)
     assert status == 0
     for record in records:
@@ -361,8 +336,8 @@ TEN: dict[str, list[dict[str, Any]]] = {
     "name", [pytest.param(name, marks=pytest.mark.points(name, *TEN[name])) for name in TEN]
 )
 def test_the_span_of_our_trace_agrees_with_flashinfers_own_benchmark(
-    name: str, device: Any, points: list[Planned], tmp_path: Path
-) -> None:
+    name, device, points, tmp_path
+):
     pytest.importorskip("cupti", reason="bench_gpu_time measures with it")
     from flashinfer.testing import bench_gpu_time  # type: ignore[import-not-found]
 
@@ -376,7 +351,7 @@ def test_the_span_of_our_trace_agrees_with_flashinfers_own_benchmark(
     checked.write_text("\n".join(json.dumps(record) for record in records))
     command = [sys.executable, "-m", "ncuflow", "nsys", name, "--points", str(planned)]
     command += ["--timing", str(checked), "--out", str(tmp_path), "--repeats", "30"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = ran(*command)
     assert done.returncode == 0, done.stderr
     rows = nsys.read(tmp_path / "trace.sqlite", [point.id for point in points]).timeline
     for point in points:

@@ -1,7 +1,5 @@
 """Turns at a GPU, with real processes and GPUs that are none."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import select
@@ -30,6 +28,9 @@ GPUS = [
 HOLD = ["sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES $TMPDIR"; read line; test -d "$TMPDIR"']
 
 
+Child = subprocess.Popen[str]
+
+
 @pytest.fixture
 def fake_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def make(count: int) -> None:
@@ -42,12 +43,22 @@ def fake_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int]
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    running: list[subprocess.Popen[str]] = []
+def gpu(fake_gpus):
+    fake_gpus(1)
 
-    def begin(*words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "ncuflow", "lock", *words]
-        pipe = subprocess.PIPE
+
+@pytest.fixture
+def gpus(fake_gpus):
+    fake_gpus(2)
+
+
+@pytest.fixture
+def python() -> Iterator[Callable[..., Child]]:
+    """Begins a process of Python, which ends with the test."""
+    running: list[Child] = []
+
+    def begin(*words: str) -> Child:
+        pipe, command = subprocess.PIPE, [sys.executable, *words]
         child = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         running.append(child)
         return child
@@ -58,18 +69,43 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         child.communicate()
 
 
-def first_line(child: subprocess.Popen[str]) -> str:
+@pytest.fixture
+def start(python) -> Callable[..., Child]:
+    return lambda *words: python("-m", "ncuflow", "lock", *words)
+
+
+def free(path: Path, how: int = fcntl.LOCK_EX) -> bool:
+    """Whether a file can be locked this way now."""
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def quiet(how: int) -> bool:
+    """Whether the host can be locked this way now."""
+    return free(lock.lock_folder() / "host.quiet", how)
+
+
+def refused(why: str = "", wait_s: float = 0, **how: bool) -> None:
+    """Nobody gets a slot now."""
+    with pytest.raises(CaptureError, match=why), lock.gpu_slot(wait_s, **how):
+        pass
+
+
+def first_line(child: Child) -> str:
     assert child.stdout is not None
     return child.stdout.readline().strip()
 
 
-def finish(child: subprocess.Popen[str]) -> tuple[int, str]:
+def finish(child: Child) -> tuple[int, str]:
     _, errors = child.communicate("go\n", timeout=60)
     return child.returncode, errors
 
 
-def test_second_job_is_kept_out_until_the_first_ends(fake_gpus, start) -> None:  # type: ignore[no-untyped-def]
-    fake_gpus(1)
+def test_second_job_is_kept_out_until_the_first_ends(gpu, start):
     holder = start("--", *HOLD)
     assert first_line(holder).startswith(GPUS[0].uuid)
     status, errors = finish(start("--timeout", "0", "--", "true"))
@@ -78,8 +114,7 @@ def test_second_job_is_kept_out_until_the_first_ends(fake_gpus, start) -> None: 
     assert finish(start("--timeout", "0", "--", "true"))[0] == 0
 
 
-def test_two_jobs_get_different_gpus_and_private_temporary_folders(fake_gpus, start) -> None:  # type: ignore[no-untyped-def]
-    fake_gpus(2)
+def test_two_jobs_get_different_gpus_and_private_temporary_folders(gpus, start):
     one, two = start("--", *HOLD), start("--", *HOLD)
     (gpu1, tmp1), (gpu2, tmp2) = first_line(one).split(), first_line(two).split()
     assert {gpu1, gpu2} == {gpu.uuid for gpu in GPUS}
@@ -89,8 +124,7 @@ def test_two_jobs_get_different_gpus_and_private_temporary_folders(fake_gpus, st
     assert not Path(tmp1).exists() and not Path(tmp2).exists()
 
 
-def test_kill_9_leaves_no_stale_lock_and_no_child(fake_gpus, start) -> None:  # type: ignore[no-untyped-def]
-    fake_gpus(1)
+def test_kill_9_leaves_no_stale_lock_and_no_child(gpu, start):
     holder = start("--", "sh", "-c", "echo $$; read line")
     child = int(first_line(holder))
     pidfd = os.pidfd_open(child)  # readable when the command, not a child of ours, ends
@@ -100,8 +134,7 @@ def test_kill_9_leaves_no_stale_lock_and_no_child(fake_gpus, start) -> None:  # 
     assert finish(start("--timeout", "0", "--", "true"))[0] == 0
 
 
-def test_exclusive_host_waits_for_every_gpu(fake_gpus, start) -> None:  # type: ignore[no-untyped-def]
-    fake_gpus(2)
+def test_exclusive_host_waits_for_every_gpu(gpus, start):
     holder = start("--", *HOLD)
     first_line(holder)
     assert finish(start("--exclusive-host", "--timeout", "0", "--", "true"))[0] == 2
@@ -112,8 +145,7 @@ def test_exclusive_host_waits_for_every_gpu(fake_gpus, start) -> None:  # type: 
     assert finish(exclusive)[0] == 0
 
 
-def test_a_capture_under_the_lock_does_not_wait_for_itself(fake_gpus, start) -> None:  # type: ignore[no-untyped-def]
-    fake_gpus(1)
+def test_a_capture_under_the_lock_does_not_wait_for_itself(gpu, start):
     inner = [sys.executable, "-m", "ncuflow", "lock", "--timeout", "0", "--", "true"]
     assert finish(start("--", *inner))[0] == 0
 
@@ -139,34 +171,25 @@ def test_what_a_killed_capture_left_goes_with_the_next(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {".deep.abc", "sweep.1"}
 
 
-def test_the_command_sees_the_profilers_environment(
-    fake_gpus, start, monkeypatch: pytest.MonkeyPatch
-) -> None:  # type: ignore[no-untyped-def]
-    fake_gpus(1)
+def test_the_command_sees_the_profilers_environment(gpu, start, monkeypatch):
     monkeypatch.setenv("MYAPP_PW", "correct-horse")
     monkeypatch.setenv("FLASHINFER_JIT_LINEINFO", "1")
     asked = 'test -z "$MYAPP_PW" && test "$FLASHINFER_JIT_LINEINFO" = 1'
     assert finish(start("--", "sh", "-c", asked))[0] == 0
 
 
-def test_status_of_the_command_is_ours(fake_gpus, start) -> None:  # type: ignore[no-untyped-def]
-    fake_gpus(1)
+def test_status_of_the_command_is_ours(gpu, start):
     assert finish(start("--", "sh", "-c", "exit 7"))[0] == 7
     assert finish(start("--", "sh", "-c", "kill -9 $$"))[0] == 137
 
 
-def test_no_driver_is_one_clear_line(
-    start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:  # type: ignore[no-untyped-def]
+def test_no_driver_is_one_clear_line(start, monkeypatch, tmp_path):
     no_driver(monkeypatch, tmp_path)
     found = finish(start("--", "true"))
     assert found == (2, "error: no NVIDIA driver: NVML Shared Library Not Found\n")
 
 
-def test_what_a_profiler_started_keeps_the_gpu_when_the_holder_is_killed(
-    fake_gpus: Callable[[int], None], start: Callable[..., subprocess.Popen[str]]
-) -> None:
-    fake_gpus(1)
+def test_what_a_profiler_started_keeps_the_gpu_when_the_holder_is_killed(gpu, start):
     # the shell is the profiler; the program is its child, which no signal reaches
     holder = start("--", "sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!; wait")
     program = int(first_line(holder))
@@ -178,10 +201,7 @@ def test_what_a_profiler_started_keeps_the_gpu_when_the_holder_is_killed(
     assert finish(start("--timeout", "10", "--", "true"))[0] == 0
 
 
-def test_what_outlives_a_holder_that_ended_well_does_not_keep_the_gpu(
-    fake_gpus: Callable[[int], None], start: Callable[..., subprocess.Popen[str]]
-) -> None:
-    fake_gpus(1)
+def test_what_outlives_a_holder_that_ended_well_does_not_keep_the_gpu(gpu, start):
     holder = start("--", "sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!")
     daemon = int(first_line(holder))
     assert finish(holder)[0] == 0
@@ -189,11 +209,7 @@ def test_what_outlives_a_holder_that_ended_well_does_not_keep_the_gpu(
     os.kill(daemon, signal.SIGKILL)
 
 
-def test_another_model_is_not_taken_for_the_first(
-    fake_gpus: Callable[[int], None],
-    start: Callable[..., subprocess.Popen[str]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_another_model_is_not_taken_for_the_first(fake_gpus, start, monkeypatch):
     monkeypatch.setattr(
         sys.modules[__name__], "GPUS", [GPUS[0], VisibleGpu(1, GPUS[1].uuid, "NVIDIA A100")]
     )
@@ -203,34 +219,25 @@ def test_another_model_is_not_taken_for_the_first(
     assert finish(start("--timeout", "0", "--", "true"))[0] != 0
 
 
-def test_a_gpu_has_seats_and_each_a_temporary_folder(fake_gpus: Callable[[int], None]) -> None:
-    fake_gpus(1)
+def test_a_gpu_has_seats_and_each_a_temporary_folder(gpu: Callable[[int], None]) -> None:
     with ExitStack() as stack:
         slots = [stack.enter_context(lock.gpu_slot(0)) for _ in range(lock.SLOTS)]
         assert len({slot.gpu for slot in slots}) == 1
         assert len({slot.environ["TMPDIR"] for slot in slots}) == lock.SLOTS
         assert len({slot.environ[WAIT] for slot in slots}) == 1
-        with (
-            pytest.raises(CaptureError, match="no GPU of 1 became free in time"),
-            lock.gpu_slot(0),
-        ):
-            pass
+        refused("no GPU of 1 became free in time")
         with lock.gpu_lock(0):  # a slot does not keep the GPU from what measures now
             pass
     with lock.gpu_slot(0):
         pass
 
 
-def test_seats_are_spread_over_the_gpus(fake_gpus: Callable[[int], None]) -> None:
-    fake_gpus(2)
+def test_seats_are_spread_over_the_gpus(gpus: Callable[[int], None]) -> None:
     with lock.gpu_slot(0) as one, lock.gpu_slot(0) as two, lock.gpu_slot(0) as three:
         assert {one.gpu, two.gpu} == set(GPUS) and three.gpu in GPUS
 
 
-def test_a_gpu_that_nobody_has_comes_before_one_that_is_held_or_waited_for(
-    fake_gpus: Callable[[int], None],
-) -> None:
-    fake_gpus(2)
+def test_a_gpu_that_nobody_has_comes_before_one_that_is_held_or_waited_for(gpus):
     with lock.gpu_lock(0) as held, lock.gpu_slot(0) as slot:
         assert {held.gpu, slot.gpu} == set(GPUS)
     with lock.gpu_slot(0) as slot, lock.gpu_lock(0) as held:
@@ -239,10 +246,7 @@ def test_a_gpu_that_nobody_has_comes_before_one_that_is_held_or_waited_for(
             assert last.gpu == slot.gpu
 
 
-def test_a_seat_under_the_lock_does_not_wait_for_it(
-    fake_gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_gpus(1)
+def test_a_seat_under_the_lock_does_not_wait_for_it(gpu, monkeypatch):
     with lock.gpu_lock(0) as held:
         for name, value in held.environ.items():
             monkeypatch.setenv(name, value)
@@ -251,44 +255,28 @@ def test_a_seat_under_the_lock_does_not_wait_for_it(
 
 
 def test_a_program_with_a_seat_measures_when_the_one_before_it_has_ended(
-    fake_gpus: Callable[[int], None],
-    start: Callable[..., subprocess.Popen[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fake_gpus(1)
+    gpu, start, python, tmp_path, monkeypatch
+):
     done = tmp_path / "done"
     holder = start("--", "sh", "-c", f'echo held; read line; touch "{done}"')
     assert first_line(holder) == "held"
     with lock.gpu_slot(0) as held:
         monkeypatch.setenv(WAIT, held.environ[WAIT])
         says = "import os; from ncuflow.gpu.lock import hold; hold(lambda: None)"
-        command = [sys.executable, "-c", f"{says}; print(os.path.exists({str(done)!r}))"]
-        pipe = subprocess.PIPE
-        waiter = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
+        waiter = python("-c", f"{says}; print(os.path.exists({str(done)!r}))")
         assert finish(holder)[0] == 0
         assert waiter.communicate() == ("True\n", f"{WAITS}\n{BEGINS}\n")
 
 
 def test_a_program_that_pauses_leaves_the_gpu_to_others_and_has_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capfd
+):
     file = tmp_path / "gpu.lock"
     monkeypatch.setenv(WAIT, str(file))
-
-    def free() -> bool:
-        with file.open("a") as other:
-            try:
-                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-        return True
-
-    found = []
     pause = lock.hold(lambda: None)
-    found.append(free())
-    pause(lambda: found.append(free()))
-    found.append(free())
+    found = [free(file)]
+    pause(lambda: found.append(free(file)))
+    found.append(free(file))
     assert found == [False, True, False]
     assert capfd.readouterr().err == f"{WAITS}\n{BEGINS}\n" * 2
 
@@ -308,23 +296,18 @@ PATIENCE_S = 1.5  # in which a program that nothing holds back would have gone o
 
 
 @pytest.fixture
-def timed(
-    fake_gpus: Callable[[int], None], start: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> Callable[[], subprocess.Popen[str]]:
+def timed(gpu, start, tmp_path):
     """Begins a timed program with a slot, which says "starts" while it imports torch, and then "measures"."""
-    fake_gpus(1)
     (tmp_path / "torch.py").write_text('print("starts", flush=True)\n')
     (tmp_path / "flashinfer.py").write_text("")
     return lambda: start("--slot", "--", sys.executable, "-c", TIMED, str(tmp_path))
 
 
-def says_nothing(child: subprocess.Popen[str]) -> bool:
+def says_nothing(child: Child) -> bool:
     return not select.select([child.stdout], [], [], PATIENCE_S)[0]
 
 
-def test_what_is_timed_does_not_start_beside_one_that_measures(
-    timed: Callable[[], subprocess.Popen[str]],
-) -> None:
+def test_what_is_timed_does_not_start_beside_one_that_measures(timed):
     with (lock.lock_folder() / "host.quiet").open("a") as measured:
         fcntl.flock(measured, fcntl.LOCK_EX)
         child = timed()
@@ -333,21 +316,17 @@ def test_what_is_timed_does_not_start_beside_one_that_measures(
     assert finish(child)[0] == 0
 
 
-def test_what_is_timed_starts_beside_one_that_starts_and_measures_after_it(
-    timed: Callable[[], subprocess.Popen[str]],
-) -> None:
+def test_what_is_timed_starts_beside_one_that_starts_and_measures_after_it(timed):
     with (lock.lock_folder() / "host.quiet").open("a") as starting:
         fcntl.flock(starting, fcntl.LOCK_SH)
         child = timed()
         assert first_line(child) == "starts" and says_nothing(child)
     assert first_line(child) == "measures"
-    with (lock.lock_folder() / "host.quiet").open("a") as other, pytest.raises(BlockingIOError):
-        fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    assert not quiet(fcntl.LOCK_SH)
     assert finish(child)[0] == 0
 
 
-def test_a_profiler_is_not_beside_what_is_timed(fake_gpus: Callable[[int], None]) -> None:
-    fake_gpus(1)
+def test_a_profiler_is_not_beside_what_is_timed(gpu: Callable[[int], None]) -> None:
     begun = threading.Event()
 
     def profile() -> None:
@@ -369,14 +348,11 @@ def test_a_profiler_is_not_beside_what_is_timed(fake_gpus: Callable[[int], None]
             fcntl.flock(measured, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_profiler_does_not_come_before_what_waits_to_be_timed(
-    timed: Callable[[], subprocess.Popen[str]],
-) -> None:
+def test_a_profiler_does_not_come_before_what_waits_to_be_timed(timed):
     with lock.gpu_slot(0):
         child = timed()
         assert first_line(child) == "starts"  # and waits until that profiler has ended
-        with pytest.raises(CaptureError, match="no quiet host became free"), lock.gpu_slot(0):
-            pass
+        refused("no quiet host became free")
     assert first_line(child) == "measures"
     assert finish(child)[0] == 0
     with lock.gpu_slot(0):
@@ -395,32 +371,18 @@ with gpu_slot():
 
 
 @pytest.fixture
-def profiler() -> Iterator[Callable[[], subprocess.Popen[str]]]:
+def profiler(python) -> Callable[[], Child]:
     """Begins a program that takes a profiler's slot, says "in a slot", and keeps it until it is told to end."""
-    running = []
-
-    def begin() -> subprocess.Popen[str]:
-        pipe = subprocess.PIPE
-        command = [sys.executable, "-c", SEAT]
-        child = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-        running.append(child)
-        return child
-
-    yield begin
-    for child in running:
-        child.kill()
-        child.communicate()
+    return lambda: python("-c", SEAT)
 
 
-def waits(child: subprocess.Popen[str]) -> None:
+def waits(child: Child) -> None:
     """Return when a child has said that it waits for its turn."""
     assert child.stderr is not None
     assert child.stderr.readline().startswith("waiting for ")
 
 
-def test_what_is_to_be_timed_has_its_turn_before_profilers_that_came_later(
-    timed: Callable[[], subprocess.Popen[str]], profiler: Callable[[], subprocess.Popen[str]]
-) -> None:
+def test_what_is_to_be_timed_has_its_turn_before_profilers_that_came_later(timed, profiler):
     slots = [ExitStack() for _ in range(lock.SLOTS)]
     for slot in slots:
         slot.enter_context(lock.gpu_slot(0))
@@ -429,8 +391,7 @@ def test_what_is_to_be_timed_has_its_turn_before_profilers_that_came_later(
     later = profiler()
     waits(later)
     slots.pop().close()
-    with pytest.raises(CaptureError), lock.gpu_slot(0):  # the slot that is free now is the child's
-        pass
+    refused()  # the slot that is free now is the child's
     assert first_line(child) == "starts"
     for slot in slots:
         slot.close()
@@ -439,23 +400,19 @@ def test_what_is_to_be_timed_has_its_turn_before_profilers_that_came_later(
     assert first_line(later) == "in a slot"
 
 
-def test_one_with_a_gpu_to_itself_has_its_turn_before_seats_that_came_later(
-    fake_gpus: Callable[[int], None], start: Callable[..., subprocess.Popen[str]]
-) -> None:
-    fake_gpus(1)
+def test_one_with_a_gpu_to_itself_has_its_turn_before_seats_that_came_later(gpu, start):
     with lock.gpu_lock(0):
         child = start("--", *HOLD)
         waits(child)
         for is_timed in (False, True):
-            with pytest.raises(CaptureError), lock.gpu_slot(0, timed=is_timed):
-                pass
+            refused(timed=is_timed)
     assert first_line(child)
     with lock.gpu_slot(0):
         pass
     assert finish(child)[0] == 0
 
 
-def test_a_killed_waiter_blocks_nobody(timed: Callable[[], subprocess.Popen[str]]) -> None:
+def test_a_killed_waiter_blocks_nobody(timed: Callable[[], Child]) -> None:
     with ExitStack() as stack:
         for _ in range(lock.SLOTS):
             stack.enter_context(lock.gpu_slot(0))
@@ -469,8 +426,7 @@ def test_a_killed_waiter_blocks_nobody(timed: Callable[[], subprocess.Popen[str]
     assert not list((lock.lock_folder() / "queue").iterdir())
 
 
-def test_what_is_no_ticket_in_the_queue_holds_up_nobody(fake_gpus: Callable[[int], None]) -> None:
-    fake_gpus(1)
+def test_what_is_no_ticket_in_the_queue_holds_up_nobody(gpu: Callable[[int], None]) -> None:
     queue = lock.own_folder(lock.lock_folder() / "queue")
     (queue / f"{0:020}-1.{lock.ALONE}").write_bytes("GPU-é".encode())
     (queue / f"{1:020}-1.{lock.ALONE}").write_bytes(b"\xff" + GPUS[0].uuid.encode())
@@ -478,10 +434,7 @@ def test_what_is_no_ticket_in_the_queue_holds_up_nobody(fake_gpus: Callable[[int
         assert held.gpu == GPUS[0]
 
 
-def test_what_is_timed_does_not_wait_for_a_profiler_that_waits(
-    fake_gpus: Callable[[int], None], profiler: Callable[[], subprocess.Popen[str]]
-) -> None:
-    fake_gpus(1)
+def test_what_is_timed_does_not_wait_for_a_profiler_that_waits(gpu, profiler):
     with lock.gpu_slot(0, timed=True):
         waiting = profiler()
         waits(waiting)
@@ -492,12 +445,7 @@ def test_what_is_timed_does_not_wait_for_a_profiler_that_waits(
     assert first_line(waiting) == "in a slot"
 
 
-def test_who_waits_for_another_gpu_is_not_waited_for(
-    fake_gpus: Callable[[int], None],
-    start: Callable[..., subprocess.Popen[str]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fake_gpus(2)
+def test_who_waits_for_another_gpu_is_not_waited_for(gpus, start, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     with lock.gpu_lock(0):
         waits(start("--", "true"))
@@ -506,33 +454,16 @@ def test_who_waits_for_another_gpu_is_not_waited_for(
             assert held.gpu == GPUS[1]
 
 
-def quiet(how: int) -> bool:
-    """Whether the host can be locked this way now."""
-    with (lock.lock_folder() / "host.quiet").open("a") as file:
-        try:
-            fcntl.flock(file, how | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-
-def test_a_profiler_waits_no_longer_for_what_is_timed_than_it_may(
-    fake_gpus: Callable[[int], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    fake_gpus(1)
+def test_a_profiler_waits_no_longer_for_what_is_timed_than_it_may(gpu, capsys):
     with (lock.lock_folder() / "host.quiet").open("a") as measured:
         fcntl.flock(measured, fcntl.LOCK_EX)
-        with pytest.raises(CaptureError, match="no quiet host became free"), lock.gpu_slot(0.01):
-            pass
+        refused("no quiet host became free", 0.01)
         assert "waiting for the host: it is locked by other captures" in capsys.readouterr().err
         with lock.gpu_slot(0, timed=True), lock.gpu_slot(0, timed=True):  # its slot went back
             pass
 
 
-def test_one_with_all_gpus_is_not_beside_a_start_on_the_host(
-    fake_gpus: Callable[[int], None], start: Callable[..., subprocess.Popen[str]]
-) -> None:
-    fake_gpus(2)
+def test_one_with_all_gpus_is_not_beside_a_start_on_the_host(gpus, start):
     with lock.gpu_slot(0):
         status, errors = finish(start("--exclusive-host", "--timeout", "0", "--", "true"))
         assert (status, errors) == (2, "error: no quiet host became free in time\n")
@@ -543,9 +474,7 @@ def test_one_with_all_gpus_is_not_beside_a_start_on_the_host(
     assert finish(exclusive)[0] == 0 and quiet(fcntl.LOCK_EX)
 
 
-def test_two_that_are_timed_and_killed_leave_the_host_to_a_third(
-    timed: Callable[[], subprocess.Popen[str]],
-) -> None:
+def test_two_that_are_timed_and_killed_leave_the_host_to_a_third(timed):
     one = timed()
     assert [first_line(one), first_line(one)] == ["starts", "measures"]
     two = timed()
@@ -559,11 +488,7 @@ def test_two_that_are_timed_and_killed_leave_the_host_to_a_third(
     assert finish(three)[0] == 0
 
 
-def test_what_outlives_a_timed_run_does_not_keep_the_host(
-    timed: Callable[[], subprocess.Popen[str]],
-    start: Callable[..., subprocess.Popen[str]],
-    tmp_path: Path,
-) -> None:
+def test_what_outlives_a_timed_run_does_not_keep_the_host(timed, start, tmp_path):
     left = 'import subprocess; print(subprocess.Popen(["sleep", "100"], stdout=subprocess.DEVNULL).pid)'
     child = start("--slot", "--", sys.executable, "-c", f"{TIMED}\n{left}", str(tmp_path))
     assert [first_line(child), first_line(child)] == ["starts", "measures"]
@@ -584,13 +509,8 @@ with gpu_slot(0) as held:
 """
 
 
-def test_what_a_killed_profiler_leaves_keeps_its_seat_and_not_the_host(
-    fake_gpus: Callable[[int], None],
-) -> None:
-    fake_gpus(1)
-    profiler = subprocess.Popen(
-        [sys.executable, "-c", PROFILER], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
+def test_what_a_killed_profiler_leaves_keeps_its_seat_and_not_the_host(gpu, python):
+    profiler = python("-c", PROFILER)
     program = int(first_line(profiler))
     profiler.kill()
     profiler.communicate()
@@ -598,15 +518,13 @@ def test_what_a_killed_profiler_leaves_keeps_its_seat_and_not_the_host(
     with ExitStack() as stack:
         for _ in range(lock.SLOTS - 1):
             stack.enter_context(lock.gpu_slot(0))
-        with pytest.raises(CaptureError), lock.gpu_slot(0):
-            pass
+        refused()
     os.kill(program, signal.SIGKILL)
 
 
 def test_a_relative_folder_of_locks_is_one_place_for_what_runs_elsewhere(
-    fake_gpus: Callable[[int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_gpus(1)
+    gpu, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NCUFLOW_LOCK_DIR", "locks")
     with lock.gpu_slot(0, timed=True) as held:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from itertools import takewhile
 from pathlib import Path
@@ -13,7 +11,8 @@ from typing import Any
 
 import gpu_modules
 import pytest
-from conftest import COLLECTED, ROOT, some_by_default
+from command import ran
+from conftest import ROOT, some_by_default
 
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import FOLDERS, known, load
@@ -148,7 +147,7 @@ def made(tmp_path: Path) -> Path:
 
 def pytest_in(folder: Path, *arguments: str) -> str:
     """What a pytest says that runs in a folder, and finds there what it imports."""
-    environment = os.environ | {
+    environment = {
         "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{folder}",
         "FLASHINFER_CUDA_ARCH_LIST": "9.0a",
         "FLASHINFER_WORKSPACE_BASE": str(folder),
@@ -157,9 +156,7 @@ def pytest_in(folder: Path, *arguments: str) -> str:
     }
     command = [sys.executable, "-m", "pytest", f"--config-file={ROOT / 'pyproject.toml'}"]
     command += [f"--rootdir={folder}", "-pno:cacheprovider", *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    done = ran(*command, cwd=folder, **environment)
     return done.stdout + done.stderr
 
 
@@ -189,6 +186,7 @@ def test_modules_of_gpu_tests_are_compiled_before_the_first_and_said(made: Path)
     ]
 
 
+@pytest.mark.exhaustive
 def test_only_what_the_chosen_gpu_tests_load_is_compiled(made: Path) -> None:
     assert run_made(made)[0] == []
     library = made / ".cache/flashinfer/1/90a/cached_ops/made4/made4.so"
@@ -198,13 +196,6 @@ def test_only_what_the_chosen_gpu_tests_load_is_compiled(made: Path) -> None:
     (first, *lines), _ = run_made(made, "-m", "gpu", "-k", "early")
     assert first.startswith("2 points of 1 targets, 0 examples: 2 modules")
     assert lines == ["built: made2 (4 s in 2 files)", "there before: made4"]
-
-
-@pytest.mark.exhaustive
-def test_what_compiles_for_minutes_waits_for_its_own_marker(made: Path) -> None:
-    assert run_made(made)[1].startswith("1 passed, 4 deselected")
-    (_, *lines), _ = run_made(made, "-m", "gpu_long")
-    assert lines == ["built: made14 (16 s in 2 files)"]
 
 
 def test_without_the_cute_dsl_what_needs_it_is_skipped() -> None:
@@ -233,9 +224,7 @@ def collect(folder: Path, marker: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=some_by_default(["gpu or gpu_long", "gpu"], 2))
-def collected(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
+def collected(request, tmp_path_factory):
     """The same, and whether all of them were asked for."""
     found = collect(tmp_path_factory.mktemp("collected"), request.param)
     return found | {"all": request.param != "gpu"}
@@ -261,71 +250,7 @@ def test_the_examples_of_the_guide_are_in_it(collected: dict[str, Any]) -> None:
     assert set(collected["plan"]["examples"]) == examples
 
 
+@pytest.mark.exhaustive
 def test_each_test_of_a_gpu_has_a_marker(tmp_path: Path) -> None:
     found = collect(tmp_path, "not gpu and not gpu_long")
     assert "test_gpu.py" not in {file for file, _ in found["all"]}
-
-
-# Tests that start many processes, at night alone: the ordinary test whose kind each is of.
-NIGHTLY = {
-    "test_where_nothing_compiles_nothing_is_timed":
-        "test_a_default_that_does_not_compile_ends_a_search",
-    "test_without_ncu_one_line_says_so":
-        "test_without_permission_one_line_says_so",
-    "test_the_patch_of_a_winner_is_one_that_a_trial_takes":
-        "test_the_winner_of_each_shape_its_price_and_what_became_of_the_others",
-    "test_what_hangs_is_stopped_at_the_limit":
-        "test_what_crashes_is_named",
-    "test_a_wrong_result_is_named_and_not_timed":
-        "test_of_several_changes_the_fastest_comes_first_and_a_broken_one_costs_itself",
-    "test_python_that_cannot_be_imported_does_not_compile":
-        "test_what_does_not_compile_is_its_first_error",
-    "test_an_interrupted_build_is_gone_on_with":
-        "test_after_snakemake_was_killed_the_same_command_goes_on",
-    "test_a_point_that_was_wrong_once_is_not_profiled_unchecked":
-        "test_a_batch_without_a_good_point_has_nothing_to_profile_and_the_others_stand",
-    "test_counters_refused_in_mid_run_cost_the_counters_alone":
-        "test_a_broken_tool_costs_its_own_numbers_alone_and_every_page_says_so",
-    "test_after_a_failed_job_over_existing_outputs_a_rerun_makes_them":
-        "test_whatever_of_the_outputs_is_damaged_a_rerun_makes_it_again",
-    "test_the_preflight_looks_again_where_another_tool_is_here":
-        "test_after_an_upgrade_every_row_says_with_what_it_was_measured",
-    "test_so_is_every_output_of_a_gpu_that_is_not_there":
-        "test_so_does_every_job_of_a_comparison_and_what_is_lost_is_made_again",
-    "test_several_heads_make_a_page_of_all_sides":
-        "test_the_rules_make_the_page_and_the_gate_passes_and_fails",
-    "test_what_does_not_compile_stands_between_the_neighbours":
-        "test_the_wheel_that_became_slower_is_found_and_what_does_not_compile_passed_over",
-    "test_what_compiles_for_minutes_waits_for_its_own_marker":
-        "test_only_what_the_chosen_gpu_tests_load_is_compiled",
-    "test_a_job_killed_twice_costs_its_batch_alone_and_the_next_run_tries_again":
-        "test_a_killed_job_is_tried_again_and_its_half_file_is_not_taken",
-    "test_a_preflight_whose_ncu_makes_no_report_says_so_and_nothing_is_profiled":
-        "test_a_broken_tool_costs_its_own_numbers_alone_and_every_page_says_so",
-    "test_a_measurement_that_outlives_snakemake_keeps_its_gpu":
-        "test_after_snakemake_was_killed_the_same_command_goes_on",
-    "test_leftovers_of_a_killed_holder_do_not_block_the_next":
-        "test_after_snakemake_was_killed_the_same_command_goes_on",
-    "test_of_a_point_that_is_wrong_no_table_has_what_came_before_its_timing":
-        "test_points_that_break_their_process_cost_themselves_alone",
-    "test_a_gpu_lost_once_costs_a_retry":
-        "test_a_gpu_lost_for_good_costs_what_was_not_visited_before_and_no_number_is_made_up",
-    "test_neither_has_a_deep_report_none_of_whose_points_is_right":
-        "test_a_batch_without_a_good_point_has_nothing_to_profile_and_the_others_stand",
-    "test_a_full_disk_for_temporary_files_is_named":
-        "test_a_full_disk_leaves_no_half_table",
-    "test_a_damaged_page_of_everything_is_made_again":
-        "test_whatever_of_the_outputs_is_damaged_a_rerun_makes_it_again",
-    "test_what_is_damaged_of_a_comparison_is_made_again":
-        "test_whatever_of_the_outputs_is_damaged_a_rerun_makes_it_again",
-}  # fmt: skip
-
-
-def test_of_each_exhaustive_test_one_case_runs_where_all_do_not(request: pytest.FixtureRequest):
-    ordinary: dict[str, bool] = {}
-    for item in request.config.stash[COLLECTED]:
-        name = item.nodeid.partition("[")[0]
-        ordinary[name] = ordinary.get(name, False) or not item.get_closest_marker("exhaustive")
-    left = {name.rpartition("::")[2] for name, runs in ordinary.items() if not runs}
-    run = {name.rpartition("::")[2] for name, runs in ordinary.items() if runs}
-    assert left <= NIGHTLY.keys() and {NIGHTLY[name] for name in left} <= run

@@ -1,7 +1,5 @@
 """What the guide's prose says of FlashInfer, held against FlashInfer's source."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

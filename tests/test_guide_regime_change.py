@@ -1,7 +1,5 @@
 """Where a sweep crosses from launch and latency to a ceiling."""
 
-from __future__ import annotations
-
 import pytest
 
 from ncuflow.findings.limiter import regime_changes

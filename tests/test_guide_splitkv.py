@@ -1,7 +1,5 @@
 """The scheduler's split-KV rule, and a launched grid beside it."""
 
-from __future__ import annotations
-
 from math import ceil
 
 import pytest

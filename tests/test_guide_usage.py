@@ -1,7 +1,5 @@
 """The guide's usage examples: run on a GPU; everywhere, held against FlashInfer's signatures."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import runpy

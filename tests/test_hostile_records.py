@@ -3,8 +3,6 @@
 The default run takes of each field the values of one in a few; all of them carry the marker ``exhaustive``.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 import re
@@ -190,9 +188,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_records_are_read_as_they_are(
-    folder: Path, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_records_are_read_as_they_are(folder, kind, capsys):
     made, name, commands = KINDS[kind]
     (folder / name).write_text(dump_json(made()))
     for command in commands:
@@ -207,9 +203,7 @@ def test_the_records_are_read_as_they_are(
         *(pytest.param(kind, 1, marks=pytest.mark.exhaustive) for kind in KINDS),
     ],
 )
-def test_a_hostile_field_of_a_record_is_one_line_or_not_printed(
-    folder: Path, kind: str, every: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_hostile_field_of_a_record_is_one_line_or_not_printed(folder, kind, every, capsys):
     for case in some(cases(kind)[::every]):
         tried(folder, kind, case, capsys)
 

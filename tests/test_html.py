@@ -1,7 +1,5 @@
 """The HTML page without a browser: what is in its blocks, what its scripts may do."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """The HTML page in a browser: each view by mouse and by keyboard, from a disk, without a network."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import re
@@ -158,16 +156,6 @@ def test_each_view_opens_by_its_tab_and_by_its_key(browser, report, view):
     page.keyboard.press(str(VIEWS.index(view) + 1))
     page.wait_for_selector(f'main[data-view="{view}"]')
     assert page.get_attribute(f'nav a[data-view="{view}"]', "aria-current") == "page"
-
-
-def test_no_kernel_stands_beside_a_measured_peak_that_none_is_above(browser, report):
-    page = browser.open(report)
-    decode = page.locator("table.overview tr[data-target=decode]")
-    assert "above any copy or read" not in decode.inner_text()
-    page = browser.open(report, "#/environment")
-    rows = page.locator("section:has(> h2:text('Ceilings')) tbody tr").all_inner_texts()
-    assert [row for row in rows if row.startswith("measured")]
-    assert not [row for row in rows if row.startswith("Decode")]
 
 
 def test_the_overview_has_a_row_per_kernel_and_leads_to_its_points(browser, report):
@@ -604,17 +592,6 @@ def test_a_claim_shows_what_decides_it(browser, report, finished):
         for one in claim["evidence"]:
             assert plain(one["formula"] or one["metric"] or "–") in said, claim["id"]
     assert judged > 50
-
-
-def test_a_recording_that_lacks_nothing_says_of_no_point_that_it_is_incomplete(
-    browser, report, finished
-):
-    rows = rows_of(finished, "prefill")
-    assert not [point for point, row in rows.items() if row["problems"]]
-    page = browser.open(report, f"#/point?id={next(iter(rows))}")
-    assert page.locator(".point-head a.incomplete").count() == 0
-    page = browser.open(report, "#/environment")
-    assert page.locator("#incomplete tbody tr", has_text="Prefill").count() == 0
 
 
 def test_the_kernels_of_a_split_are_chosen_between(browser, report):

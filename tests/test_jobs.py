@@ -1,7 +1,5 @@
 """A rule's command runs in a child: its status, its log, and what becomes of the process that started it."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal
@@ -44,9 +42,7 @@ def test_a_child_that_is_killed_is_a_failure(tmp_path: Path, monkeypatch: pytest
         in_pool(tmp_path / "log", "check sanity")
 
 
-def test_a_mistake_of_the_program_leaves_its_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_mistake_of_the_program_leaves_its_traceback(tmp_path, monkeypatch):
     def wrong(_: Any) -> None:
         raise AssertionError("a mistake")
 
@@ -81,7 +77,7 @@ def test_many_at_once_do_not_wait_for_each_other(tmp_path: Path):
 
 
 def test_a_child_searches_nothing_for_garbage_and_its_parent_nothing_that_a_child_inherited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path, monkeypatch
 ):
     monkeypatch.setattr(cli, "main", lambda _: sys.exit(gc.isenabled()))
     inherited = [[number] for number in range(100_000)]

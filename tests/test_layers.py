@@ -1,7 +1,5 @@
 """The house: a room knows those below it and none above, and no module imports itself through others."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """Listings: what they hold is what NVIDIA's reader says, and they serve their own report alone."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -107,9 +105,7 @@ def test_recording_makes_the_listing_anew(copied: Path, tmp_path: Path) -> None:
     assert "merge_state/deep/deep.listing.json.xz" in manifest["files"]
 
 
-def test_a_listing_that_names_something_private_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listing_that_names_something_private_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "planted_token_value")
     source = ["NOP", "planted_token_value/norm.cuh", 1]
     made = {"kernels": [{"kernel": 0, "function": "f", "instructions": [[0, *source]]}]}

@@ -1,7 +1,5 @@
 """Where recordings lie, what they are called by it, and which of them is shown."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -33,9 +31,7 @@ def test_a_recording_is_called_by_its_path_below_recordings(folder: str, name: s
     assert location.name(Path(folder)) == name
 
 
-def test_a_folder_is_called_the_same_from_inside_of_recordings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_called_the_same_from_inside_of_recordings(tmp_path, monkeypatch):
     inside = tmp_path / "recordings/h200"
     inside.mkdir(parents=True)
     monkeypatch.chdir(inside)
@@ -49,16 +45,11 @@ def test_a_folder_is_called_the_same_from_inside_of_recordings(
         ("NVIDIA H100 80GB HBM3", "h100"),
         ("NVIDIA H100 NVL", "h100-nvl"),
         ("NVIDIA A100-SXM4-80GB", "a100"),
-        ("NVIDIA A100 80GB PCIe", "a100-pcie"),
         ("NVIDIA GeForce RTX 4090", "geforce-rtx-4090"),
-        ("NVIDIA B200", "b200"),
         ("NVIDIA GB200", "gb200"),
         ("NVIDIA B300 SXM6 AC", "b300-ac"),
-        ("NVIDIA GeForce RTX 5090", "geforce-rtx-5090"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-blackwell-server-edition"),
-        ("NVIDIA GB10", "gb10"),
         ("NVIDIA A10G", "a10g"),
-        ("NVIDIA H20", "h20"),
     ],
 )
 def test_a_gpu_has_a_folder_without_its_form_and_memory(gpu: str, folder: str) -> None:
@@ -72,9 +63,7 @@ def test_a_recordings_folder_has_one_name(what: str) -> None:
         location.recording_folder({"gpu": "NVIDIA H200", "flashinfer": "0.7.2"}, what)
 
 
-def test_shown_is_the_newest_flashinfer_on_the_gpu_with_the_most_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shown_is_the_newest_flashinfer_on_the_gpu_with_the_most_memory(tmp_path, monkeypatch):
     """By what its environment says, not by its folders' names."""
     monkeypatch.chdir(tmp_path)
     home = Path("recordings")
@@ -90,9 +79,7 @@ def test_shown_is_the_newest_flashinfer_on_the_gpu_with_the_most_memory(
     ]  # fmt: skip
 
 
-def test_where_the_folder_has_no_recordings_the_projects_own_are_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_folder_has_no_recordings_the_projects_own_are_taken(tmp_path, monkeypatch):
     shipped = location.default()
     monkeypatch.chdir(tmp_path)
     assert location.default().samefile(
@@ -121,12 +108,9 @@ def test_a_damaged_environment_is_one_line(tmp_path: Path, monkeypatch: pytest.M
         (["h200-0.6.18-baseline", "h200-0.6.18-planted-slow-downs"], "h200-0.6.18-baseline-vs-planted-slow-downs"),
         (["a-1", "a-1-2", "a-1-2-2"], "a-1-vs-1-2-vs-1-2-2"),
         (["a-2", "a-1-2"], "a-2-vs-1-2"),
-        (["h200-0.7.2-gdn", "live"], "h200-0.7.2-gdn-vs-live"),
     ],
 )  # fmt: skip
-def test_a_comparison_has_the_names_of_its_sides_without_what_they_share(
-    names: list[str], name: str
-) -> None:
+def test_a_comparison_has_the_names_of_its_sides_without_what_they_share(names, name):
     assert evidence.together(names) == name
 
 

@@ -1,7 +1,5 @@
 """Strings of others on pages: whatever they hold, they are text where they stand."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

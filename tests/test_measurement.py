@@ -1,7 +1,5 @@
 """The join of events, nsys and ncu into one row."""
 
-from __future__ import annotations
-
 import pytest
 from results_data import launched
 

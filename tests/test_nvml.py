@@ -1,9 +1,6 @@
 """What the driver says of GPUs: what it does not tell is None, and where there is none one line says why."""
 
-from __future__ import annotations
-
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +8,7 @@ from pathlib import Path
 
 import fake_gpus
 import pytest
+from command import python
 
 from ncuflow.gpu import nvml
 from ncuflow.gpu.nvml import DriverQuery, NoGpuError
@@ -36,9 +34,7 @@ def test_the_facts_of_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     }
 
 
-def test_what_is_not_told_is_null_and_never_zero(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_is_not_told_is_null_and_never_zero(monkeypatch, tmp_path):
     fake_gpus.put(monkeypatch, tmp_path, V100)
     told = nvml.first()
     facts = told.facts()
@@ -54,9 +50,7 @@ def test_what_is_not_told_is_null_and_never_zero(
     assert nvml.first().clocks() == {"sm_mhz": 345, "mem_mhz": None, "throttle": None}
 
 
-def test_a_gpu_that_is_not_there_tells_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_gpu_that_is_not_there_tells_nothing(monkeypatch, tmp_path):
     fake_gpus.put(monkeypatch, tmp_path, H200)
     assert DriverQuery("GPU-other").facts() is DriverQuery("MIG-aaaa").clocks() is None
     fake_gpus.no_driver(monkeypatch, tmp_path)
@@ -73,9 +67,7 @@ def test_a_gpu_that_is_not_there_tells_nothing(
         ("none left", "CUDA_VISIBLE_DEVICES: leaves none of the GPUs that the driver lists"),
     ],
 )
-def test_no_gpu_is_one_line_that_says_why(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: str, words: str
-) -> None:
+def test_no_gpu_is_one_line_that_says_why(monkeypatch, tmp_path, case, words):
     fake_gpus.put(monkeypatch, tmp_path, *([H200] if case == "none left" else []))
     if case == "no package":
         monkeypatch.setitem(sys.modules, "pynvml", None)
@@ -89,9 +81,7 @@ def test_no_gpu_is_one_line_that_says_why(
     assert nvml.names() == []
 
 
-def test_a_gpu_that_has_fallen_off_the_bus_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_gpu_that_has_fallen_off_the_bus_is_passed_over(monkeypatch, tmp_path):
     fake_gpus.put(monkeypatch, tmp_path, {"UUID": "GPU-lost"}, H200)
     assert [(gpu.index, gpu.name) for gpu in nvml.visible()] == [(1, "NVIDIA H200")]
 
@@ -107,9 +97,7 @@ def test_a_gpu_that_has_fallen_off_the_bus_is_passed_over(
         ("-1", []),
     ],
 )
-def test_visible_gpus_follow_cuda_visible_devices(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, allowed: str | None, indices: list[int]
-) -> None:
+def test_visible_gpus_follow_cuda_visible_devices(monkeypatch, tmp_path, allowed, indices):
     fake_gpus.put(monkeypatch, tmp_path, *TWO)
     if allowed is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", allowed)
@@ -117,9 +105,7 @@ def test_visible_gpus_follow_cuda_visible_devices(
     assert nvml.names() == [names[index] for index in indices]
 
 
-def test_capabilities_are_those_of_the_visible_gpus(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_capabilities_are_those_of_the_visible_gpus(monkeypatch, tmp_path):
     newer = H200 | {"UUID": "GPU-bbbb", "CudaComputeCapability": [10, 0]}
     fake_gpus.put(monkeypatch, tmp_path, newer, H200, V100 | {"CudaComputeCapability": None})
     assert nvml.capabilities() == ["9.0", "10.0"]
@@ -148,22 +134,12 @@ int cuDeviceGetAttribute(int *value, int attribute, int gpu)
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 @pytest.mark.parametrize("refuses", [False, True])
-def test_what_nvml_is_not_asked_for_is_asked_of_the_cuda_driver(
-    tmp_path: Path, refuses: bool
-) -> None:
+def test_what_nvml_is_not_asked_for_is_asked_of_the_cuda_driver(tmp_path, refuses):
     library = ["cc", "-shared", "-fPIC", f"-DREFUSES={int(refuses)}", "-x", "c", "-"]
     library += ["-o", str(tmp_path / "libcuda.so.1")]
     subprocess.run(library, input=LIBCUDA, text=True, check=True)
     code = "import json; from ncuflow.gpu import nvml; print(json.dumps(nvml.cuda()))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)},
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found = json.loads(done.stdout)
+    found = json.loads(python("-c", code, LD_LIBRARY_PATH=str(tmp_path)).stdout)
     assert found.pop("l2_bytes") is None  # it does not tell
     if refuses:
         assert {*found.values()} == {None}

@@ -1,18 +1,15 @@
 """The package as it is installed: one name in site-packages, and all that it needs in any folder."""
 
-from __future__ import annotations
-
-import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import DEFAULT, ROOT, Finished
+from command import python as command_of
+from conftest import DEFAULT, ROOT
 
 from ncuflow.evidence import location
 
@@ -54,9 +51,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
         "pip wheel --no-build-isolation --no-deps --no-index -q -w dist dist/ncuflow-0.1.0.tar.gz"
     )
     for command in (["-c", sdist], ["-m", *wheel.split()]):
-        done = subprocess.run(
-            [sys.executable, *command], cwd=copy, capture_output=True, text=True, check=False
-        )
+        done = command_of(*command, cwd=copy)
         assert done.returncode == 0, done.stderr
     (built,) = copy.glob("dist/*.whl")
     return zipfile.ZipFile(built)
@@ -70,15 +65,9 @@ def installed(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) 
     return folder
 
 
-def python(
-    installed: Path, folder: Path, *arguments: str | Path
-) -> subprocess.CompletedProcess[str]:
+def python(installed: Path, folder: Path, *arguments: str | Path) -> Any:
     """Python in a folder, with the wheel in the place of whatever else is installed."""
-    environment = os.environ | {"PYTHONPATH": str(installed)}
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return command_of(*arguments, cwd=folder, PYTHONPATH=str(installed))
 
 
 def test_the_wheel_holds_the_whole_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
@@ -108,16 +97,12 @@ def test_a_report_is_shown_in_an_empty_folder(installed: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["targets", "parsers"])
-def test_the_folders_of_the_checkout_are_no_packages_of_their_own(
-    name: str, installed: Path, tmp_path: Path
-) -> None:
+def test_the_folders_of_the_checkout_are_no_packages_of_their_own(name, installed, tmp_path):
     assert "ModuleNotFoundError" in python(installed, tmp_path, "-c", f"import {name}").stderr
     assert python(installed, tmp_path, "-c", f"import ncuflow.{name}").returncode == 0
 
 
-def test_the_workflow_runs_in_any_folder_by_its_own_code(
-    installed: Path, small: Finished, tmp_path: Path
-) -> None:
+def test_the_workflow_runs_in_any_folder_by_its_own_code(installed, small, tmp_path):
     """Also where the folder has a package of that name, such as another checkout."""
     decoy = tmp_path / "ncuflow/__init__.py"
     decoy.parent.mkdir()

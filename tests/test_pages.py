@@ -1,16 +1,13 @@
 """Pages: exact text, numbers from findings alone, and what the sample on the web shows."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
-import subprocess
-import sys
 from html import unescape
 from pathlib import Path
 
 import pytest
+from command import python
 from conftest import DEFAULT, ROOT, some
 from markdown_it import MarkdownIt
 
@@ -23,7 +20,7 @@ from ncuflow.pages.context import series
 from ncuflow.pages.context.findings import Findings, Struck
 from ncuflow.pages.context.section import target_section
 from ncuflow.pages.markdown import figures, guide_waits, machine_page, pages, rendering
-from ncuflow.parsers.stalls import OTHER, STALL_REASONS
+from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.target.contract import known
 
 SAMPLE = ROOT / "docs" / "sample"
@@ -71,13 +68,6 @@ def test_links_and_pictures_of_the_sample_exist():
                 assert (page.parent / link).resolve().exists(), f"{page.name} -> {link}"
 
 
-def test_no_table_is_wider_than_eight_columns():
-    for page in some((SAMPLE / "reports").glob("*.md")):
-        for line in page.read_text().splitlines():
-            if re.fullmatch(r"\|[-:| ]+\|", line):
-                assert line.count("|") - 1 <= 8, f"{page.name}: {line}"
-
-
 def words(text: str) -> int:
     """Words of a page beside its code: what has a letter or a digit."""
     prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
@@ -91,16 +81,6 @@ def test_a_kernel_is_told_in_2500_words_and_all_pages_in_190_kb(finished):
     sizes = {name: len(text.encode()) for name, text in pages.items()}
     assert sum(sizes.values()) <= 190_000
     assert sum(sizes.values()) - sizes["claims"] <= 150_000
-
-
-def test_no_heading_stands_over_nothing():
-    for page in some((SAMPLE / "reports").glob("*.md")):
-        text = re.sub(r"```.*?```", "text", page.read_text(), flags=re.DOTALL)
-        lines = [line for line in text.splitlines() if line.strip()]
-        for line, after in zip(lines, [*lines[1:], "# end"], strict=True):
-            if line.startswith("#") and after.startswith("#"):
-                deeper = len(after) - len(after.lstrip("#")) > len(line) - len(line.lstrip("#"))
-                assert deeper, f"{page.name}: nothing under {line!r}"
 
 
 def test_every_page_states_gpu_versions_date_and_tier():
@@ -123,20 +103,15 @@ def test_no_measured_number_is_typed_into_a_template(template: Path):
         (lambda: fmt.number(None), "–"),
         (lambda: fmt.number(0), "0"),
         (lambda: fmt.number(4231.4), "4 231"),
-        (lambda: fmt.number(41.66), "41.7"),
         (lambda: fmt.number(0.04166), "0.0417"),
         (lambda: fmt.number(5.4321e-8), "5.43e-8"),
-        (lambda: fmt.number(-0.000123), "-0.000123"),
         (lambda: fmt.number(999.9), "1000"),
         (lambda: fmt.si(146.2e9, "FLOP"), "146 GFLOP"),
-        (lambda: fmt.si(None, "B"), "–"),
         (lambda: fmt.percent(0.8836), "88 %"),
         (lambda: fmt.micro(0.5), "0.5 µs"),
-        (lambda: fmt.micro(12345.0), "12.3 ms"),
         (lambda: fmt.micro(12.3e6), "12.3 s"),
         (lambda: fmt.with_unit(None, "GB/s"), "–"),
         (lambda: fmt.with_unit(1, "producer warps"), "1 producer warp"),
-        (lambda: fmt.with_unit(16, "chunks"), "16 chunks"),
         (lambda: fmt.with_unit(1.0, "ms"), "1 ms"),
         (lambda: rendering.FILTERS["unit"](Struck(6000.0), "GB/s"), "~~6 000 GB/s~~"),
     ],
@@ -153,14 +128,6 @@ def test_pages_rendered_together_are_those_rendered_alone(finished):
     shared = findings()
     together = {name: pages.render(name, shared) for name in names}
     assert all(text == pages.render(name, findings()) for name, text in together.items())
-
-
-def test_no_cell_of_a_table_is_longer_than_a_kernel_name():
-    for page in some((SAMPLE / "reports").glob("*.md")):
-        for line in page.read_text().splitlines():
-            if line.startswith("|"):
-                longest = max(re.split(r"(?<!\\)\|", line), key=len)
-                assert len(longest) < 600, f"{page.name}: {longest[:80]}…"
 
 
 def test_a_claim_is_shown_as_it_is_stated(finished):
@@ -328,13 +295,6 @@ def test_a_trace_that_nsys_left_off_is_explained(why, explained):
     assert ("nsys lost the kernel records" in text) == explained
 
 
-def test_a_reason_has_one_colour_on_all_figures():
-    named = (name for name in STALL_REASONS if name != OTHER)  # which is what a figure leaves out
-    stalls = [name for name in named if STALL_REASONS[name].kind == "stall"]
-    colours = [figures.STALL_COLOURS[name] for name in ["issued", *stalls]]
-    assert len(set(colours)) == len(colours)
-
-
 def test_each_knob_has_a_line_and_a_choice_that_prices_it(finished):
     index = read_json(DEFAULT / "source_index.json.xz")
     for path in some((finished.outputs / "results").glob("*_results.json")):
@@ -349,19 +309,6 @@ def test_each_knob_has_a_line_and_a_choice_that_prices_it(finished):
             assert row["default"] or not row["option"].signature, (
                 f"{row['option'].name}: no default"
             )
-
-
-def test_a_burst_stands_beside_the_sustained_rate_each_with_its_clock(finished):
-    text = (finished.outputs / "reports/final-report.md").read_text()
-    (best,) = re.findall(
-        r"^1\. \*\*Prefill attention\*\*: (\S+) TFLOPS in bursts \(SM clock (.+?) MHz\), (\S+) TFLOPS sustained \((.+?) MHz\)",
-        text,
-        re.M,
-    )
-    burst, clock, sustained, slower = (
-        float(number.replace("\u202f", "").replace(" ", "").replace("\xa0", "")) for number in best
-    )
-    assert sustained < burst and slower < clock
 
 
 def test_remedies_are_of_reasons_that_ncu_has():
@@ -383,10 +330,7 @@ def test_the_page_of_a_machine_waits_for_no_statistics():
     """It is the first page of a newcomer, and scipy takes longer to load than the page to make."""
     heavy = {"numpy", "scipy", "pandas", "matplotlib"}
     code = f"import sys, ncuflow.pages.markdown.machine_page; print(sorted({heavy} & {{*sys.modules}}))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert python("-c", code).stdout.strip() == "[]"
 
 
 def test_ceilings_of_an_older_recording_have_no_sustained_rate(tmp_path):
@@ -451,10 +395,3 @@ def test_l2_is_as_busy_as_its_own_counters_say(finished):
         (finished.outputs / "reports/analysis.md").read_text().split("## At Their Best Points")[1]
     )
     assert f"| {as_ncu:.0f} % ({own:.0f} %) |" in text
-
-
-def test_the_index_says_by_which_call_a_kernel_is_reached_and_of_which_kind_it_is(finished):
-    text = (finished.outputs / "reports/INDEX.md").read_text()
-    assert "| [Decode attention](decode.md) | memory-bound | " in text
-    assert "| [Prefill attention](prefill.md) | partly compute-bound | " in text
-    assert "| Merging attention states | `merge_states`, `merge_state` | 9 | " in text

@@ -1,7 +1,5 @@
 """The peak of a point's memory is its own, whatever lies beside it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from ncuflow.run.gpu import Gpu

@@ -1,7 +1,5 @@
 """What reads reports works on a system without POSIX: no module of it is imported, and no function of it called."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -52,10 +50,11 @@ RUN = f"{HIDES}\nfrom ncuflow.cli import main\nmain(sys.argv[1:])\n"
 )
 def test_a_verb_that_reads_needs_no_posix(words: tuple[str, ...], tmp_path: Path) -> None:
     def done(code: str) -> tuple[int, str, str]:
+        command = [sys.executable, "-c", code, *words]
+        env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
         found = subprocess.run(
-            [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True,
-            check=False, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
-        )  # fmt: skip
+            command, cwd=tmp_path, capture_output=True, text=True, env=env, check=False
+        )
         return found.returncode, found.stdout, found.stderr
 
     status, printed, said = done(RUN)

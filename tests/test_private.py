@@ -1,7 +1,5 @@
 """What may not be stored: secrets by their variables, names of the machine, its paths."""
 
-from __future__ import annotations
-
 import base64
 import lzma
 import re
@@ -58,22 +56,16 @@ def test_the_text_of_an_exception_carries_no_secret(monkeypatch: pytest.MonkeyPa
     ("path", "masked"),
     [
         (b"/home/alice/src/decode.cuh", b"/xxxx/xxxxx/src/decode.cuh"),
-        (b"/work/checkout/outputs/h200/generated", b"/xxxx/xxxxxxxx/xxxxxxx/xxxx/generated"),
         (b"/data/venv/lib/site-packages/torch/x.py", b"/xxxx/xxxx/xxx/site-packages/torch/x.py"),
         (b"/tmp/a1/flashinfer/data/csrc/x.cu", b"/xxx/xx/flashinfer/data/csrc/x.cu"),
         (b"/usr/local/cuda/include/cuda_fp16.h", b"/usr/local/cuda/include/cuda_fp16.h"),
         (b"/work/fi/inc", b"/xxxx/xx/inc"),
-        (b"/work/inc", b"/xxxx/inc"),
         (b"/w/f/i/x.cu", b"/x/x/i/x.cu"),
-        (b"/data/x.cu", b"/xxxx/x.cu"),
         (b"/home/alice/x.cu", b"/xxxx/xxxxx/x.cu"),
-        (b"/home/alice", b"/xxxx/xxxxx"),
         ("/srv/jürgen/src".encode(), b"/xxx/xxxxxxx/src"),
         (b"/opt/alice/thesis/src", b"/xxx/xxxxx/xxxxxx/src"),
-        (b"/usr/local/alice/src", b"/xxx/xxxxx/xxxxx/src"),
         (b"/dev/shm/alice/src", b"/xxx/xxx/xxxxx/src"),
         (b"/usr/local/cuda-13.0/bin/../include", b"/usr/local/cuda-13.0/bin/../include"),
-        (b"/opt/nvidia/nsight-compute/2025.3.1/ncu", b"/opt/nvidia/nsight-compute/2025.3.1/ncu"),
     ],
 )
 def test_of_a_path_the_machine_s_folders_are_masked(path: bytes, masked: bytes) -> None:
@@ -88,16 +80,13 @@ def test_of_a_path_the_machine_s_folders_are_masked(path: bytes, masked: bytes) 
     [
         (b"at\x12C/tmp/site/flashinfer/data/include/flashinfer/attention/variants.cuh*", True),
         (b"see https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html", False),
-        (b"flashinfer/data/include/flashinfer/norm.cuh", False),
         (b"<flashinfer>/data/include/flashinfer/norm.cuh", False),
         (b"decode/B128/L2048/H32_K32", False),
         (b"\x01/work/inc\0/usr/include\0\0", True),
         (b"\0\x93/work/inc\x81\0", False),
         (b'{"error": "nvcc:\\n/work/fi/x.cu(3): error"}', True),
-        (b'{"error": "cannot read /work/x.so"}', True),
         (b'{"command": ["nvcc", "-I/work/fi/inc", "x.cu"]}', True),
         (b'{"PATH": "/usr/local/cuda/bin:/work/fi/bin"}', True),
-        (b"${CUDA_HOME}/bin/nvcc/x", False),
         (b"instructions/cycle, tensor/alu/fma", False),
         (b"\0/\xb6\xfe2/\xb7x/\xa3y/z\0", False),  # machine code
         # The slash is a length, 47: protobuf's of a text in a report.
@@ -117,9 +106,7 @@ def test_a_name_is_private_as_a_whole_word(monkeypatch: pytest.MonkeyPatch) -> N
         assert private.find_secret(text, known) is None, text
 
 
-def test_the_working_folder_and_the_jit_cache_are_private(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_working_folder_and_the_jit_cache_are_private(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     known = private.patterns({"FLASHINFER_WORKSPACE_BASE": "/scratch/jit"})
     assert private.find_secret(f"{tmp_path}/x".encode(), known) == "the working folder"
@@ -185,12 +172,8 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_what_is_passed_on_names_files_and_not_the_readers_folders(
-    marked: Path,
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    marked, words, tmp_path, monkeypatch, capsys
+):
     """But for the words of `ncuflow trace`, which find the file again where it lies."""
     monkeypatch.chdir(tmp_path)
     places = {"R": marked / "r.ncu-rep.xz", "T": marked / "t.sqlite.xz", "D": marked / "recording"}

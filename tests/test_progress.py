@@ -1,7 +1,5 @@
 """Progress: what is told while a run goes on."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,12 +1,9 @@
 """Whose evidence it is: provenances of captures brought together."""
 
-from __future__ import annotations
-
 import json
-import subprocess
-import sys
 
 import pytest
+from command import python
 from conftest import ROOT
 
 from ncuflow.evidence.provenance import load_provenance, of_captures, one_line, together
@@ -165,9 +162,7 @@ def with_a_key(tmp_path):
 
 
 def test_a_new_key_is_declared_in_one_place(with_a_key):
-    run = subprocess.run(
-        [sys.executable, "-c", ROOMS], cwd=with_a_key, capture_output=True, text=True, check=False
-    )
+    run = python("-c", ROOMS, cwd=with_a_key)
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout) == {
         "written": "2.8", "read": "2.8", "older": None, "row": "2.8", "column": "version of CCCL",

@@ -1,7 +1,5 @@
 """The shipped recordings: what they weigh, what they hold, and that their tables stay what they are."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import re

@@ -1,7 +1,5 @@
 """What rules declare is what their commands read: a change reruns what holds it, and closures hold every file."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run: which points are measured, what its records say, and how it ends."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -210,9 +208,7 @@ def test_an_unchecked_trace_runs_no_reference_and_still_warms_up_and_restores() 
     assert as_written(records)[0]["check"] is None
 
 
-def test_a_trace_takes_the_points_in_the_order_it_is_told_and_those_after_a_lost_gpu_are_lost() -> (
-    None
-):
+def test_a_trace_takes_the_points_in_the_order_it_is_told_and_those_after_a_lost_gpu_are_lost():
     device = Device()
     device.answers = False
     run = Run(device, fake_target(device, p2=RuntimeError("lost")), "trace", repeats=1)
@@ -247,10 +243,10 @@ def test_a_planted_copy_copies_what_the_launch_wrote() -> None:
     class Buffer:
         copies = 0
 
-        def clone(self) -> Buffer:
+        def clone(self):
             return self
 
-        def copy_(self, other: Buffer) -> None:
+        def copy_(self, other):
             Buffer.copies += 1
 
     launch = fake_target(Device()).prepare({"n": 1})

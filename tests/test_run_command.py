@@ -1,9 +1,6 @@
 """A run's command line: the points it reads, the records it writes, its exit status."""
 
-from __future__ import annotations
-
 import json
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from command import python
 from fake_device import Device, fake_target, made, points_file
 
 from ncuflow.cli import dispatch, ended
@@ -76,9 +74,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def test_the_command_writes_one_record_a_point(
-    command: Callable[..., tuple[int, Path]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_one_record_a_point(command, capsys):
     status, out = command("--mode", "time")
     assert status == 0
     assert [record["point"] for record in lines(out)] == ["fake/p1", "fake/p2"]
@@ -90,9 +86,7 @@ class Cut(BaseException):
     """As KeyboardInterrupt: no error of the point."""
 
 
-def test_a_run_that_is_cut_off_leaves_no_output_but_what_it_had(
-    command: Callable[..., tuple[int, Path]], tmp_path: Path
-) -> None:
+def test_a_run_that_is_cut_off_leaves_no_output_but_what_it_had(command, tmp_path):
     with pytest.raises(Cut):
         command("--mode", "check", p2=Cut())
     assert not (tmp_path / "out.jsonl").exists()
@@ -102,16 +96,12 @@ def test_a_run_that_is_cut_off_leaves_no_output_but_what_it_had(
 @pytest.mark.parametrize(
     ("mode", "expected"), [("trace", "ok"), ("time", "wrong"), ("check", "wrong")]
 )
-def test_only_a_trace_can_go_unchecked(
-    command: Callable[..., tuple[int, Path]], mode: str, expected: str
-) -> None:
+def test_only_a_trace_can_go_unchecked(command, mode, expected):
     _, out = command("--mode", mode, "--unchecked", p1=2.5)
     assert lines(out)[0]["status"] == expected
 
 
-def test_records_can_be_followed_while_the_run_goes_on(
-    command: Callable[..., tuple[int, Path]], tmp_path: Path
-) -> None:
+def test_records_can_be_followed_while_the_run_goes_on(command, tmp_path):
     seen: list[str] = []
     partial = tmp_path / "out.jsonl.partial"
     command("--mode", "check", p2=lambda: seen.extend(r["point"] for r in lines(partial)))
@@ -164,9 +154,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Co
 
 @pytest.mark.parametrize("mode", ["check", "time"])
 @pytest.mark.parametrize("bad", [["p2"], ["p2", "p5"], ["p1", "p2", "p6"]])
-def test_a_point_that_breaks_its_process_costs_itself_alone(
-    machine: Callable[..., Command], mode: str, bad: list[str]
-) -> None:
+def test_a_point_that_breaks_its_process_costs_itself_alone(machine, mode, bad):
     command = machine(6)
     status, out = command(mode, bad=bad)
     assert status == 3
@@ -183,9 +171,7 @@ def test_a_point_that_breaks_its_process_costs_itself_alone(
     assert sorted(p.name for p in out.parent.iterdir()) == ["out.jsonl", "points.json"]
 
 
-def test_the_order_and_the_samples_are_those_of_a_run_without_the_fault(
-    machine: Callable[..., Command],
-) -> None:
+def test_the_order_and_the_samples_are_those_of_a_run_without_the_fault(machine):
     whole = {record["point"]: record for record in lines(machine(6)("time")[1])}
     command = machine(6)
     _, out = command("time", bad=["p3"])
@@ -238,9 +224,7 @@ def test_a_trace_stays_in_its_process(machine: Callable[..., Command]) -> None:
     assert [r["status"] for r in lines(out)] == ["ok", "error", "lost"]
 
 
-def test_pairs_go_on_after_a_point_that_broke_its_process(
-    machine: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_pairs_go_on_after_a_point_that_broke_its_process(machine, tmp_path):
     pairs, found = tmp_path / "pairs.json", tmp_path / "pairs.jsonl"
     pairs.write_text(json.dumps([point.as_dict() for point in made(6)]))
     words = ["--rounds", "1", "--pairs", str(pairs), "--pairs-out", str(found)]
@@ -256,9 +240,7 @@ def test_pairs_go_on_after_a_point_that_broke_its_process(
     assert {r["status"] for r in [*lines(out), *lines(found)]} == {"ok"}
 
 
-def test_a_pair_that_breaks_its_process_costs_itself_alone(
-    machine: Callable[..., Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pair_that_breaks_its_process_costs_itself_alone(machine, tmp_path, monkeypatch):
     pairs, found = tmp_path / "pairs.json", tmp_path / "pairs.jsonl"
     pairs.write_text(json.dumps([point.as_dict() for point in made(6)]))
     pair, taken = timing.pair, []
@@ -278,8 +260,8 @@ def test_a_pair_that_breaks_its_process_costs_itself_alone(
 
 
 def test_a_side_of_another_batch_breaks_one_process_and_not_one_for_each_of_its_pairs(
-    machine: Callable[..., Command], tmp_path: Path
-) -> None:
+    machine, tmp_path
+):
     pairs, found = tmp_path / "pairs.json", tmp_path / "pairs.jsonl"
     *points, bad = made(13)
     pairs.write_text(json.dumps([side.as_dict() for point in points for side in (point, bad)]))
@@ -302,15 +284,8 @@ def test_a_side_of_another_batch_breaks_one_process_and_not_one_for_each_of_its_
     ],
 )
 def test_what_breaks_in_a_pair_loses_no_other_point_and_times_none_twice(
-    moment: tuple[str, int],
-    bad: list[str],
-    visited: list[str],
-    pairs_timed: int,
-    machine: Callable[..., Command],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    moment, bad, visited, pairs_timed, machine, tmp_path, monkeypatch, capsys
+):
     pairs, found, taken = tmp_path / "pairs.json", tmp_path / "pairs.jsonl", Counter[str]()
     sides = [(1, 2), (3, 4), (5, 6), (3, 5), (1, 8)]
     points = made(8)
@@ -349,25 +324,19 @@ def test_what_breaks_in_a_pair_loses_no_other_point_and_times_none_twice(
 @pytest.mark.parametrize(
     "words", [["--mode", "time", "--pairs", "p"], ["--mode", "trace", "--pairs", "p", "--pairs-out", "o"]]
 )  # fmt: skip
-def test_pairs_without_a_timing_or_a_place_are_bad_usage(
-    command: Callable[..., tuple[int, Path]], words: list[str]
-) -> None:
+def test_pairs_without_a_timing_or_a_place_are_bad_usage(command, words):
     with pytest.raises(SystemExit) as left:
         command(*words)
     assert left.value.code == 2
 
 
-def test_faults_come_from_the_environment(
-    command: Callable[..., tuple[int, Path]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faults_come_from_the_environment(command, monkeypatch):
     monkeypatch.setenv("NCUFLOW_FAULT", "wrong:*p2")
     status, out = command("--mode", "check")
     assert (status, [r["status"] for r in lines(out)]) == (3, ["ok", "wrong"])
 
 
-def test_no_gpu_is_fatal_and_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_no_gpu_is_fatal_and_one_line(monkeypatch, capsys, tmp_path):
     def none() -> None:
         raise RuntimeError("no CUDA device is available to torch")
 
@@ -381,11 +350,7 @@ def test_no_gpu_is_fatal_and_one_line(
     assert not out.exists()
 
 
-def test_a_build_without_what_it_needs_is_fatal_and_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
+def test_a_build_without_what_it_needs_is_fatal_and_one_line(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "flashinfer", None)
     entry = {"id": "rmsnorm/rmsnorm_R4096_D4096_f16", "target": "rmsnorm", "params": {}}
     path, out = points_file(tmp_path, [entry]), tmp_path / "build.json"
@@ -405,15 +370,11 @@ def test_a_build_without_what_it_needs_is_fatal_and_one_line(
         (["decode", "--points", "p", "--out", "o", "--repeats", "0"], "--repeats must be"),
     ],
 )
-def test_bad_usage_exits_2_and_writes_nothing(
-    tmp_path: Path, arguments: list[str], message: str
-) -> None:
+def test_bad_usage_exits_2_and_writes_nothing(tmp_path, arguments, message):
     root = Path(__file__).parents[1]
     code = f"import sys; sys.path.insert(0, {str(root)!r}); from ncuflow.cli import main; "
     code += f"main({['launch', *arguments]!r})"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = python("-c", code, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -423,11 +384,5 @@ def test_what_a_profiler_hooked_into_the_exit_runs() -> None:
     """A profiler that is inside the process writes its last buffers there."""
     code = "import atexit; from ncuflow.cli import main; atexit.register(print, 'hooked'); "
     code += "main(['launch', 'decode', '--points', 'none.json', '--out', 'o'])"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", code)
     assert (done.returncode, done.stdout) == (2, "hooked\n")

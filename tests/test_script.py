@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import gpu_modules
 import pytest
+from command import ncuflow, python
 from conftest import ROOT, some
 
 from ncuflow.cli import dispatch
@@ -43,9 +42,7 @@ def imported(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", known())
-def test_every_point_of_the_default_sweep_becomes_a_file_that_stands_alone(
-    name: str, every: bool, tmp_path: Path
-) -> None:
+def test_every_point_of_the_default_sweep_becomes_a_file_that_stands_alone(name, every, tmp_path):
     target = load(name)
     for number, point in enumerate(chosen(target, every)):
         text = exported.script(target, point)
@@ -56,8 +53,7 @@ def test_every_point_of_the_default_sweep_becomes_a_file_that_stands_alone(
         (tmp_path / f"{number}.py").write_text(text, encoding="utf-8")
     # names that nothing defines, imports that nothing uses, and what is no Python
     rules = ["--isolated", "--no-cache", "--select", "F,E9", "--ignore", "F841"]
-    ruff = [sys.executable, "-m", "ruff", "check", *rules, str(tmp_path)]
-    done = subprocess.run(ruff, capture_output=True, text=True, check=False)
+    done = python("-m", "ruff", "check", *rules, tmp_path)
     assert done.returncode == 0, done.stdout
 
 
@@ -138,9 +134,7 @@ def launched(log: list[str], prepare: Any, p: dict[str, Any]) -> tuple[list[str]
 
 # The target that takes its inputs from FlashInfer's trace templates needs FlashInfer itself.
 @pytest.mark.parametrize("name", [name for name, t in known().items() if not t.generic])
-def test_a_file_draws_the_inputs_and_makes_the_calls_of_its_target(
-    name: str, every: bool, log: list[str]
-) -> None:
+def test_a_file_draws_the_inputs_and_makes_the_calls_of_its_target(name, every, log):
     target = load(name)
     for point in some(chosen(target, every)):
         text = exported.script(target, point)
@@ -155,9 +149,7 @@ def test_a_file_draws_the_inputs_and_makes_the_calls_of_its_target(
     del sys.modules["point"]
 
 
-def test_the_launch_alone_is_in_the_range_of_the_id(
-    log: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_launch_alone_is_in_the_range_of_the_id(log, monkeypatch):
     """Under a profiler: what it records begins with the range and ends after it, and one run is in there."""
     target = load("merge_state")
     space: dict[str, Any] = {"__name__": "point"}
@@ -190,9 +182,7 @@ def test_a_point_is_named_by_its_id_or_by_its_target_and_parameters(tmp_path: Pa
     assert "python a.py" in by_id.read_text()
 
 
-def test_a_point_of_results_is_found_by_its_id(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: Any
-) -> None:
+def test_a_point_of_results_is_found_by_its_id(tmp_path, monkeypatch, recorded):
     monkeypatch.chdir(tmp_path)
     other = points(load("merge_state"), [{"seq_len": 77}])[0]
     with pytest.raises(UsageError, match="no sweep and no results have"):
@@ -217,13 +207,10 @@ def test_a_point_of_results_is_found_by_its_id(
         ([DEFAULT, "--blocks", '[{"batch": 1}]'], "--blocks goes with a target"),
     ],
 )
-def test_what_is_no_point_is_one_line(
-    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_point_is_one_line(words, said, tmp_path):
     out = tmp_path / "point.py"
-    with pytest.raises(SystemExit) as ended:
-        dispatch(["export", "script", *words, "--out", str(out)])
-    assert ended.value.code == 2 and said in capsys.readouterr().err
+    done = ncuflow("export", "script", *words, "--out", out)
+    assert done.returncode == 2 and said in done.stderr
     assert not out.exists()
 
 
@@ -236,9 +223,7 @@ def test_what_is_no_point_is_one_line(
         ("a\\N.py", exported.NAME),
     ],
 )
-def test_the_name_of_a_file_does_not_end_its_docstring(
-    name: str, said: str, tmp_path: Path
-) -> None:
+def test_the_name_of_a_file_does_not_end_its_docstring(name, said, tmp_path):
     dispatch(["export", "script", "decode", "--out", str(tmp_path / name)])
     written = ast.get_docstring(ast.parse((tmp_path / name).read_text("utf-8")))
     assert f"    python {said}\n" in str(written)
@@ -294,9 +279,7 @@ def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str) -> str
     return inlined(Asked("taken_here", function, kept={"Made": ("run",)}))[1]
 
 
-def test_a_definition_is_taken_whole_with_all_that_it_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_definition_is_taken_whole_with_all_that_it_needs(tmp_path, monkeypatch):
     text = taken(tmp_path, monkeypatch, "whole")
     assert "def torch_dtype(name: str)" in text
     assert (
@@ -307,9 +290,7 @@ def test_a_definition_is_taken_whole_with_all_that_it_needs(
     assert "return Made(run=taken_here_torch_dtype(p))" in text and "missing" not in text
 
 
-def test_what_cannot_be_taken_over_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_taken_over_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(CommandError, match=r"ncuflow\.target\.inputs has no nothing"):
         taken(tmp_path, monkeypatch, "missing")
 
@@ -324,17 +305,12 @@ def test_what_cannot_be_taken_over_is_one_line(
         for n in sorted(known())
     ],
 )
-def test_a_file_runs_with_torch_and_flashinfer_alone(
-    name: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_a_file_runs_with_torch_and_flashinfer_alone(name, request, tmp_path):
     pytest.importorskip("torch")
     (point, *_) = gpu_modules.declared(request.node)
     path = tmp_path / "point.py"
     path.write_text(exported.script(load(name), point), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-P", str(path)],
-        cwd=tmp_path, env=os.environ | {"PYTHONSAFEPATH": "1"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = python("-P", path, cwd=tmp_path, PYTHONSAFEPATH="1")
     gpu_modules.skip_without_cute_dsl([done.stderr])
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(

@@ -1,10 +1,9 @@
 """The course of a search, on sides that are no processes: who is checked, timed, confirmed, and what ends whom."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
+import trial_data
 from conftest import some, some_by_default
 from test_trial_course import Local
 
@@ -12,7 +11,6 @@ from ncuflow.experiments.choices import Variant
 from ncuflow.experiments.record import SearchedShape
 from ncuflow.experiments.search import FRESH, SearchedVariant, SearchRun, regret
 from ncuflow.race.eta import Eta, halving_s
-from ncuflow.race.record import Relative, TrialTiming
 from ncuflow.race.rounds import RUNGS
 from ncuflow.race.sides import BaseError
 from ncuflow.race.worker import SEEDS
@@ -80,10 +78,8 @@ def test_the_fastest_is_the_winner_and_the_default_has_its_price() -> None:
 
 
 def test_the_price_is_the_winners_gain_the_other_way_round() -> None:
-    change = Relative(estimate=-0.2, low=-0.25, high=-0.1)
-    timing = TrialTiming(
-        base_us=100.0, change_us=80.0, change=change, noise=change, rounds=6, throttled=0
-    )
+    timing = trial_data.timing(100.0, 80.0)
+    timing.change.low, timing.change.high = -0.25, -0.1
     found = regret(timing)
     assert (found.estimate, found.low, found.high) == pytest.approx((0.25, 1 / 9, 1 / 3))
 
@@ -97,11 +93,8 @@ def test_the_price_is_the_winners_gain_the_other_way_round() -> None:
         (("none", "none"), 1),
     ],
 )
-def test_the_status_says_whether_each_shape_has_an_answer(
-    outcomes: tuple[Any, ...], wanted: int
-) -> None:
-    same = Relative(estimate=0.0, low=0.0, high=0.0)
-    timing = TrialTiming(base_us=1.0, change_us=1.0, change=same, noise=same, rounds=6, throttled=0)
+def test_the_status_says_whether_each_shape_has_an_answer(outcomes, wanted):
+    timing = trial_data.timing(1.0, 1.0)
     shapes = [
         SearchedShape(
             shape="x", params={}, found=found, candidates=[], confirmed=None if found == "none" else timing

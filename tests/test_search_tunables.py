@@ -1,7 +1,5 @@
 """Tunables: constants that are found once or named as missing, edits that change nothing else, and the variants of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -70,9 +68,7 @@ def test_a_constant_is_found_in_its_function(package: Path) -> None:
         ((place(file="data/gone.cuh"),), "data/gone.cuh: no such file"),
     ],
 )
-def test_what_is_not_there_exactly_once_is_said(
-    places: tuple[Constant, ...], why: str, package: Path
-) -> None:
+def test_what_is_not_there_exactly_once_is_said(places, why, package):
     with pytest.raises(NotThereError, match=why):
         find(Tunable("threads", places, (64,)), package)
 
@@ -118,9 +114,7 @@ def tunables(package: Path) -> list[FoundTunable]:
     return declared(TARGET, [shape(1)], package, None)[0]
 
 
-def test_variants_are_the_combinations_that_mean_something_the_nearest_first(
-    package: Path,
-) -> None:
+def test_variants_are_the_combinations_that_mean_something_the_nearest_first(package):
     found = [one.name for one in listed(TARGET, [shape(2)], tunables(package), None)]
     assert found == [
         "split=off",
@@ -172,8 +166,8 @@ TUNED = [(target, tunable) for target in known().values() for tunable in target.
     ("target", "tunable"), [pytest.param(t, k, id=f"{t.name}-{k.name}") for t, k in some(TUNED)]
 )
 def test_every_declared_constant_is_in_the_real_source_and_an_edit_is_a_line_of_each_place(
-    target: Target, tunable: Tunable, tmp_path: Path
-) -> None:
+    target, tunable, tmp_path
+):
     package = flashinfer_package()
     one = find(tunable, package)
     assert one.default > 0 and one.values
@@ -188,9 +182,7 @@ def test_every_declared_constant_is_in_the_real_source_and_an_edit_is_a_line_of_
     assert sorted(changed) == sorted(set(one.places))
 
 
-def test_a_target_whose_tunable_has_no_condition_of_its_own_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_whose_tunable_has_no_condition_of_its_own_is_refused(tmp_path, monkeypatch):
     for fake in some((Path(__file__).parent / "fake_flashinfer/targets").glob("*.py")):
         text = fake.read_text().replace('where="n > 100"', 'where="m > 100"')
         (tmp_path / fake.name).write_text(text)

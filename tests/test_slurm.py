@@ -4,8 +4,6 @@ Capture runs on the fake machine (`fake_machine.py`); scheduler, nodes, generic 
 Snakemake plugin are real, and the profile is the one that ships.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Steps: parts of one size, the fastest attention, and nothing in the sum that was not measured."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,10 +1,7 @@
 """Results that are read again: what is none is one line, in every command that takes them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import ROOT
@@ -155,9 +152,7 @@ def test_no_command_takes_what_is_no_results(tmp_path: Path, command: str) -> No
         *(("claims_summary.json", content) for content in ([], {}, None)),
     ],
 )
-def test_a_file_that_is_not_what_its_name_says_is_one_line(
-    tmp_path: Path, name: str, content: object
-) -> None:
+def test_a_file_that_is_not_what_its_name_says_is_one_line(tmp_path, name, content):
     path = tmp_path / name
     path.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(BadInput, match=rf"{name}: not [a-z].* \(") as found:
@@ -177,9 +172,7 @@ def test_a_file_that_is_not_what_its_name_says_is_one_line(
         ("pages jit --results {0}/results --evidence {0} --out-dir {0}/x", "leaves jit_analysis"),
     ],
 )
-def test_what_a_command_needs_and_does_not_get_is_one_line(
-    tmp_path: Path, command: str, words: str
-) -> None:
+def test_what_a_command_needs_and_does_not_get_is_one_line(tmp_path, command, words):
     written(tmp_path / "results", GOOD)
     (tmp_path / "other.json").write_text('{"a": [1]}')
     with pytest.raises(BadInput, match=words) as found:
@@ -207,9 +200,7 @@ def test_what_evidence_lacks_is_none_and_what_it_has_is_as_written(tmp_path: Pat
         "report {0} --evidence {0} --out {0}/x",
     ],
 )
-def test_no_command_takes_an_index_or_a_jit_measurement_that_is_none(
-    tmp_path: Path, command: str
-) -> None:
+def test_no_command_takes_an_index_or_a_jit_measurement_that_is_none(tmp_path, command):
     written(tmp_path / "results", GOOD)
     (tmp_path / "jit").mkdir()
     for name in ("source_index", "jit/jit_analysis", "results/jit_analysis", "named"):
@@ -227,18 +218,15 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize("columns", IMPOSSIBLE)
-def test_an_impossible_number_is_null_with_what_is_computed_from_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], columns: dict[str, Any]
-) -> None:
+def test_an_impossible_number_is_null_with_what_is_computed_from_it(tmp_path, capsys, columns):
     path = written(tmp_path / "results", results(entry("decode/B1", {}, **columns)))
     row = stored.results(path)["points"][0]["measurement"]
     assert row[next(iter(columns))] is None and sanity.check(stored.results(path)) == []
     (said,) = capsys.readouterr().err.splitlines()
     assert "taken as missing (`ncuflow check sanity`): decode/B1: " in said
     raw = stored.results(path, struck=False)["points"][0]["measurement"]
-    assert columns.items() <= raw.items() and sanity.check(
-        {"points": [entry("decode/B1", {}, **columns)], "deep": []}
-    )
+    assert columns.items() <= raw.items()
+    assert sanity.check({"points": [entry("decode/B1", {}, **columns)], "deep": []})
 
 
 def test_a_sample_and_a_count_of_a_launch_that_cannot_be_are_struck(tmp_path: Path) -> None:
@@ -263,9 +251,7 @@ def test_a_sample_and_a_count_of_a_launch_that_cannot_be_are_struck(tmp_path: Pa
         "compare {1}/results {1}/results", "check {1}/need.yaml --results {1}/results",
     ],
 )  # fmt: skip
-def test_no_command_prints_a_time_that_cannot_be(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
+def test_no_command_prints_a_time_that_cannot_be(tmp_path, capsys, command):
     times = {"cold_us": [-555.0, -555.0, -555.0]}
     point = entry("decode/B1", {}, time_cold_us=-555.0, tier="A") | {"samples": times}
     written(tmp_path / "results", results(point))

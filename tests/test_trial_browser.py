@@ -1,7 +1,5 @@
 """The page of a trial in a browser: from a disk, without a network, for every reader."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The modules of several changes: sides that only say what they are asked, and a graph for all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -92,9 +90,7 @@ def overlay(name: str) -> Overlay:
     )
 
 
-def test_all_changes_are_compiled_in_one_graph_and_one_that_fails_costs_itself(
-    log: list[str],
-) -> None:
+def test_all_changes_are_compiled_in_one_graph_and_one_that_fails_costs_itself(log):
     names = ["a", "unimportable", "broken", "b"]
     told: list[str] = []
     found, _ = built(TARGET, [POINT], INSTALLED, [overlay(n) for n in names], 4, told.append)
@@ -110,9 +106,7 @@ def test_all_changes_are_compiled_in_one_graph_and_one_that_fails_costs_itself(
     assert "unimportable build" not in log
 
 
-def test_a_base_that_is_lost_at_the_graph_ends_the_trial(
-    log: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_base_that_is_lost_at_the_graph_ends_the_trial(log, monkeypatch):
     ask = Scripted.ask
 
     def lost(side: Scripted, do: str, limit_s: float, **words: Any) -> dict[str, Any]:
@@ -131,9 +125,7 @@ def test_one_change_alone_is_built_by_its_own_side(log: list[str]) -> None:
     assert not any(" compile" in line for line in log)
 
 
-def test_a_change_has_the_modules_of_its_own_points_alone(
-    log: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_has_the_modules_of_its_own_points_alone(log, monkeypatch):
     ask = Scripted.ask
     seen: dict[str, list[str]] = {}
 
@@ -149,9 +141,7 @@ def test_a_change_has_the_modules_of_its_own_points_alone(
     assert seen == {"installed": ["none/n1", "none/n2"], "a": ["none/n1"], "b": ["none/n2"]}
 
 
-def test_a_base_that_fails_ends_the_trial_where_the_point_is_not_spare(
-    log: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_base_that_fails_ends_the_trial_where_the_point_is_not_spare(log, monkeypatch):
     other = Planned("none/n2", "none", {"n": 2})
     ask = Scripted.ask
 
@@ -188,9 +178,7 @@ def bench(changes: list[Overlay], monkeypatch: pytest.MonkeyPatch) -> Iterator[b
         yield found
 
 
-def test_the_base_serves_all_changes_and_these_start_together(
-    log: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_base_serves_all_changes_and_these_start_together(log, monkeypatch):
     monkeypatch.setattr(build, "TOGETHER", 2)
     changes = [overlay(name) for name in "abc"]
     with bench(changes, monkeypatch) as found:
@@ -204,18 +192,14 @@ def test_the_base_serves_all_changes_and_these_start_together(
     assert log.count("installed gpu") == log.count("installed ends") == 2
 
 
-def test_changes_that_are_not_asked_for_end_too(
-    log: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_that_are_not_asked_for_end_too(log, monkeypatch):
     changes = [overlay("a"), overlay("b")]
     with bench(changes, monkeypatch) as found, found.of(0):
         pass
     assert {"a ends", "b ends"} <= set(log) and log.count("installed ends") == 2
 
 
-def test_a_base_that_finds_no_gpu_ends_the_trial(
-    log: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_base_that_finds_no_gpu_ends_the_trial(log, monkeypatch):
     monkeypatch.setattr(
         Scripted, "ask", lambda *rest, **words: (_ for _ in ()).throw(LostError("gone"))
     )

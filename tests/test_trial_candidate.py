@@ -1,7 +1,5 @@
 """A function in place of an API: a `trace_apply` that is a few lines, and a target that calls what it replaces."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -97,9 +95,7 @@ def test_a_target_that_calls_no_such_api_is_told(applied: Applied) -> None:
         Substitute("mine:thrice").prepare(target(lambda n, value: 2 * value), {"n": 1}, 0)
 
 
-def test_a_function_that_was_passed_over_is_told(
-    applied: Applied, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_that_was_passed_over_is_told(applied, monkeypatch):
     monkeypatch.setattr(applied, "enable_apply", lambda solutions: None)
     with pytest.raises(RuntimeError, match="its own kernel, and not the function, for twice_n1"):
         Substitute("mine:thrice").prepare(target(applied.twice), {"n": 1}, 0)

@@ -1,7 +1,5 @@
 """A change: read from a patch or a folder, made in an overlay, and the installed package stays as it is."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import shutil
@@ -71,8 +69,8 @@ def laid(package: Path, text: str, folder: Path) -> Overlay:
 )
 @pytest.mark.parametrize("prefix", ["a/", "", "a/a/"])
 def test_a_patch_names_files_as_the_repository_or_the_package_does(
-    package: Path, tmp_path: Path, name: str, file: str, prefix: str
-) -> None:
+    package, tmp_path, name, file, prefix
+):
     text = hunk(name).replace("--- a/", f"--- {prefix}").replace("+++ b/", f"+++ {prefix}")
     before = state(package)
     overlay = laid(package, text, tmp_path)
@@ -84,17 +82,15 @@ def test_a_patch_names_files_as_the_repository_or_the_package_does(
 
 
 def test_one_patch_may_change_files_of_several_folders_and_files_that_are_not_installed(
-    package: Path, tmp_path: Path
-) -> None:
+    package, tmp_path
+):
     text = hunk("include/flashinfer/a.cuh") + hunk("tests/x.py") + hunk("flashinfer/decode.py")
     overlay = laid(package, text, tmp_path)
     assert overlay.files == {PurePosixPath(HEADER), PurePosixPath(CODE)}
     assert variant.read(tmp_path / "x.patch", package).elsewhere == ("tests/x.py",)
 
 
-def test_a_file_that_a_patch_renames_or_removes_counts_as_changed(
-    package: Path, tmp_path: Path
-) -> None:
+def test_a_file_that_a_patch_renames_or_removes_counts_as_changed(package, tmp_path):
     old, new = "include/flashinfer/a.cuh", "include/flashinfer/new.cuh"
     text = (
         f"diff --git a/{old} b/{new}\nsimilarity index 100%\nrename from {old}\nrename to {new}\n"
@@ -104,9 +100,7 @@ def test_a_file_that_a_patch_renames_or_removes_counts_as_changed(
     assert not (overlay.package / HEADER).exists() and (package / HEADER).exists()
 
 
-def test_a_folder_is_laid_over_and_what_is_the_same_is_no_change(
-    package: Path, tmp_path: Path
-) -> None:
+def test_a_folder_is_laid_over_and_what_is_the_same_is_no_change(package, tmp_path):
     given = tmp_path / "given"
     for name, text in {
         "include/flashinfer/a.cuh": "other",
@@ -129,9 +123,7 @@ def test_a_folder_is_laid_over_and_what_is_the_same_is_no_change(
     assert state(package) == before
 
 
-def test_nothing_that_flashinfer_resolves_leads_back_unless_it_is_the_same(
-    package: Path, tmp_path: Path
-) -> None:
+def test_nothing_that_flashinfer_resolves_leads_back_unless_it_is_the_same(package, tmp_path):
     (package / "data/aot/norm").mkdir(parents=True)
     overlay = laid(package, hunk("include/flashinfer/a.cuh"), tmp_path)
     linked = {p for p in overlay.package.rglob("*") if p.is_symlink()}
@@ -141,9 +133,7 @@ def test_nothing_that_flashinfer_resolves_leads_back_unless_it_is_the_same(
     assert not Path(overlay.package / HEADER).samefile(package / HEADER)
 
 
-def test_what_a_change_writes_to_is_no_link(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_change_writes_to_is_no_link(package, tmp_path, monkeypatch):
     def write_in_place(change: object, package: Path) -> None:
         (package / CODE).write_text("written")
 
@@ -153,9 +143,7 @@ def test_what_a_change_writes_to_is_no_link(
     assert (package / CODE).read_text() == TEXT
 
 
-def test_across_file_systems_files_are_copied(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_across_file_systems_files_are_copied(package, tmp_path, monkeypatch):
     def refuse(*names: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
@@ -181,9 +169,7 @@ def test_across_file_systems_files_are_copied(
         (f"{SAME}{SAME.replace(CODE, SOURCE)}", "leaves all files of flashinfer as they are"),
     ],
 )
-def test_what_does_not_apply_is_one_line_with_file_and_hunk(
-    package: Path, tmp_path: Path, text: str, said: str
-) -> None:
+def test_what_does_not_apply_is_one_line_with_file_and_hunk(package, tmp_path, text, said):
     before = state(package)
     with pytest.raises(BadInput) as refused:
         laid(package, text, tmp_path)
@@ -192,9 +178,7 @@ def test_what_does_not_apply_is_one_line_with_file_and_hunk(
     assert state(package) == before
 
 
-def test_a_folder_around_it_that_is_a_repository_plays_no_part(
-    package: Path, tmp_path: Path
-) -> None:
+def test_a_folder_around_it_that_is_a_repository_plays_no_part(package, tmp_path):
     """git would take paths for those of the repository, and pass over what lies outside of the current folder."""
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git/HEAD").write_text("ref: refs/heads/main\n")
@@ -204,9 +188,7 @@ def test_a_folder_around_it_that_is_a_repository_plays_no_part(
     assert "changed" in (overlay.package / CODE).read_text()
 
 
-def test_without_git_a_patch_is_one_clear_line(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_git_a_patch_is_one_clear_line(package, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(CommandError, match="by git, which is not installed here"):
         laid(package, hunk(CODE), tmp_path)
@@ -224,9 +206,7 @@ def test_the_patch_of_the_documentation_applies_to_flashinfer(tmp_path: Path) ->
     assert "__nanosleep" not in (real / file).read_text()
 
 
-def test_a_difference_is_that_of_the_files_and_not_the_text_of_the_patch(
-    package: Path, tmp_path: Path
-) -> None:
+def test_a_difference_is_that_of_the_files_and_not_the_text_of_the_patch(package, tmp_path):
     added = "--- /dev/null\n+++ b/include/flashinfer/new.cuh\n@@ -0,0 +1 @@\n+one\n"
     text = f"A word of the author.\n{hunk('csrc/b.cu')}{added}"
     overlay = laid(package, text, tmp_path)

@@ -1,14 +1,13 @@
 """What a change does to compiled code: listings of a disassembler that is none."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
 import pytest
+import trial_data
 
 from ncuflow.experiments import why
-from ncuflow.experiments.record import ChangeRecord, KernelCode, ModuleTrial, Trial
+from ncuflow.experiments.record import KernelCode, ModuleTrial
 from ncuflow.experiments.text import trial_text
 
 HEAD = '\t\tFunction : {name}\n\t.headerflags\t@"EF_CUDA_SM90"\n'
@@ -50,19 +49,7 @@ def compared(base: Path, change: Path) -> ModuleTrial:
 
 def told(module: ModuleTrial) -> str:
     """The screen of a trial of this module."""
-    change = ChangeRecord(name="change.patch", files=[], elsewhere=[])
-    return trial_text(
-        Trial(
-            change=change,
-            target="rmsnorm",
-            effect=0.02,
-            alpha=0.05,
-            date="2026-01-01T00:00:00Z",
-            flashinfer=None,
-            outcome="same",
-            modules=[module],
-        )
-    )
+    return trial_text(trial_data.trial(outcome="same", modules=[module], points=[]))
 
 
 WIDE = ["LDG.E.128 R4, [R2.64]", "FADD R4, R4, R5", "STG.E.128 [R2.64], R4", "EXIT"]
@@ -102,9 +89,7 @@ def test_narrow_loads_a_spill_and_registers_are_told(tmp_path: Path) -> None:
     assert "work: gone" in said and "other: new" in said
 
 
-def test_without_a_disassembler_the_reason_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_disassembler_the_reason_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.setattr("ncuflow.toolkit.shutil.which", lambda *a, **k: None)

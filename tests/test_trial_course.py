@@ -1,7 +1,5 @@
 """The course of a trial, on sides that are no processes and a device that measures nothing."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable
@@ -245,10 +243,8 @@ def test_a_change_that_hangs_costs_itself_alone_and_is_named() -> None:
     trial = Trial()
     trial.change.lost_at = ("check", "fake/p10")
     lost, after = trial.run(2)
-    assert (
-        lost.outcome == "lost"
-        and lost.reason == "fake/p10: did not end within 5 s, and was stopped"
-    )
+    assert lost.outcome == "lost"
+    assert lost.reason == "fake/p10: did not end within 5 s, and was stopped"
     assert (after.outcome, after.reason) == ("unchecked", "the trial ended at fake/p10")
     assert not any("base" in line for line in trial.log)
 
@@ -326,9 +322,7 @@ def test_a_burst_holds_as_many_launches_as_its_time_allows() -> None:
         ("/p/a.cu(7): error #20: it is undefined", ("/p/a.cu", 7, "it is undefined")),
     ],
 )  # fmt: skip
-def test_the_first_error_of_a_compiler_has_file_and_line(
-    line: str, expected: tuple[str, int, str]
-) -> None:
+def test_the_first_error_of_a_compiler_has_file_and_line(line, expected):
     before = ["[1/3] nvcc -Werror -c /p/error.cu", "FAILED: x.o", "/p/a.h(3): warning: error-prone"]
     found = first_error([*before, line, "/p/b.cu(9): error: second"])
     assert found is not None

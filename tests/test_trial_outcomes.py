@@ -1,7 +1,5 @@
 """Recorded trials of the shipped changes: a page of each and a table of all, made of the records."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import os
@@ -55,9 +53,7 @@ def test_the_pages_of_the_shipped_changes_are_those_of_their_records() -> None:
     assert recorded == {path for path in made if path.name == outcomes.PAGE}
 
 
-def test_docs_writes_and_checks_them(
-    changes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_docs_writes_and_checks_them(changes, monkeypatch, capsys):
     monkeypatch.setattr(docs, "EXAMPLES", changes)
     monkeypatch.setattr(docs, "FOLDER", changes / "none")
     monkeypatch.setattr(docs, "schemas", dict)
@@ -121,9 +117,7 @@ def test_several_trials_in_one_record_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["slow", "bad", "table"])
-def test_nothing_that_a_record_says_is_markup(
-    name: str, changes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_that_a_record_says_is_markup(name, changes, monkeypatch):
     path = changes / "README.md" if name == "table" else changes / name / "page.md"
     hostile.check(lambda: outcomes.pages(changes)[path], monkeypatch)
 

@@ -1,7 +1,5 @@
 """The page of a trial: what its record says, as text, in one small file."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -10,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trial_data
+from command import ncuflow
 from conftest import some
 
 from ncuflow.cli import dispatch
@@ -146,15 +145,10 @@ def write(folder: Path, trials: Sequence[Trial]) -> Path:
     return path
 
 
-def test_a_page_is_made_of_the_record_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_is_made_of_the_record_alone(tmp_path, capsys):
     out = tmp_path / "try.html"
-    with pytest.raises(SystemExit) as ended:
-        from ncuflow.cli import main
-
-        main(["try", "--from", str(write(tmp_path, [trial_data.trial()])), "--html", str(out)])
-    assert ended.value.code == 0
+    record = write(tmp_path, [trial_data.trial()])
+    assert ncuflow("try", "--from", record, "--html", out).returncode == 0
     assert out.read_text(encoding="utf-8") == page.rendered([trial_data.trial()])
     dispatch(["trial-page", str(write(tmp_path, every())), "--out", str(out)])
     said = Parsed(out.read_text(encoding="utf-8")).said
@@ -163,9 +157,7 @@ def test_a_page_is_made_of_the_record_alone(
     assert "kB" in capsys.readouterr().out
 
 
-def test_try_writes_it_and_leaves_standard_output_to_the_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_try_writes_it_and_leaves_standard_output_to_the_record(tmp_path, monkeypatch, capsys):
     def tried(changes: Sequence[Path], plan: TrialPlan) -> Iterator[Trial]:
         assert [change.name for change in changes] == ["x.patch", "y.patch", "z.patch"]
         yield from every()
@@ -186,9 +178,7 @@ def test_what_was_tried_is_shown_again(tmp_path: Path, capsys: pytest.CaptureFix
     assert dispatch(["try", "--from", record]) == 0
     assert capsys.readouterr().out.endswith(ranking(every()))
     for more in (["x.patch"], ["--target", "decode"], ["--json"]):
-        with pytest.raises(SystemExit):
-            dispatch(["try", *more, "--from", record])
-        assert "--from is of what was tried" in capsys.readouterr().err
+        assert "--from is of what was tried" in ncuflow("try", *more, "--from", record).stderr
 
 
 @pytest.mark.parametrize("content", ["{}", "[", '{"schema_version": 2}'])

@@ -1,7 +1,5 @@
 """How far a command is, and how long the rest may take."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

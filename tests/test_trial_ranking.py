@@ -1,41 +1,20 @@
 """Several changes in order of their times."""
 
-from __future__ import annotations
+import trial_data
 
 from ncuflow.experiments.record import ChangeRecord, PointTrial, Trial
 from ncuflow.experiments.text import ranked, ranking
-from ncuflow.race.record import Outcome, Relative, TrialTiming
-
-NOISE = Relative(estimate=0.0, low=-0.01, high=0.01)
+from ncuflow.race.record import Outcome
 
 
 def trial(name: str, outcome: Outcome, *changes: float, half: float = 0.01) -> Trial:
     """A change with these differences at its points, each known to ± half."""
+    timings = [trial_data.timing(10.0, 10.0 * (1 + change), half) for change in changes]
     points = [
-        PointTrial(
-            point=f"p{number}",
-            outcome=outcome,
-            timing=TrialTiming(
-                base_us=10.0,
-                change_us=10.0 * (1 + change),
-                change=Relative(estimate=change, low=change - half, high=change + half),
-                noise=NOISE,
-                rounds=6,
-                throttled=0,
-            ),
-        )
-        for number, change in enumerate(changes)
+        PointTrial(point=f"p{at}", outcome=outcome, timing=one) for at, one in enumerate(timings)
     ]
-    return Trial(
-        change=ChangeRecord(name=name, files=[], elsewhere=[]),
-        target="decode",
-        effect=0.02,
-        alpha=0.05,
-        date="2026-01-01T00:00:00Z",
-        flashinfer=None,
-        outcome=outcome,
-        points=points,
-    )
+    change = ChangeRecord(name=name, files=[], elsewhere=[])
+    return trial_data.trial(change=change, outcome=outcome, points=points)
 
 
 def ranks(*trials: Trial) -> list[tuple[int | None, str]]:

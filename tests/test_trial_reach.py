@@ -102,9 +102,7 @@ def both(sides: Sides) -> tuple[list[Module], list[Module]]:
 @pytest.mark.parametrize(
     ("header", "compiled"), [("a", {"one"}), ("b", {"two"}), ("both", {"one", "two"})]
 )
-def test_a_header_reaches_the_modules_that_read_it(
-    sides: Sides, header: str, compiled: set[str]
-) -> None:
+def test_a_header_reaches_the_modules_that_read_it(sides, header, compiled):
     file = f"{INCLUDE}/{header}.cuh"
     why = sides.why(*both(sides), file)
     assert why == dict.fromkeys(compiled, f"it reads {file}")

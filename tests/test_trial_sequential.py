@@ -1,7 +1,5 @@
 """The sequential test: its error rates hold over all looks, by simulation with fixed seeds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Sides that are processes: what hangs, ends or breaks costs its side alone, and leaves nothing running."""
 
-from __future__ import annotations
-
 import os
 import select
 import sys

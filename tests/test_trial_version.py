@@ -1,7 +1,5 @@
 """Another FlashInfer as a change: where it comes from, and what of it differs."""
 
-from __future__ import annotations
-
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -55,9 +53,7 @@ def test_a_wheel_a_folder_and_the_package_itself_are_laid(installed: Path, tmp_p
     assert (package / "data/aot/m/m.so").exists()
 
 
-def test_a_version_is_the_wheel_that_pip_has_of_it(
-    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_is_the_wheel_that_pip_has_of_it(installed, tmp_path, monkeypatch):
     package, asked = other(tmp_path / "other"), []
 
     def pip(command: Sequence[str], *, cwd: Path, **rest: Any) -> SimpleNamespace:
@@ -73,9 +69,7 @@ def test_a_version_is_the_wheel_that_pip_has_of_it(
     assert "--no-deps" in asked[0] and "flashinfer-python==0.7.1" in asked[0]
 
 
-def test_a_version_that_pip_has_not_is_one_line(
-    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_that_pip_has_not_is_one_line(installed, tmp_path, monkeypatch):
     def pip(command: Sequence[str], *, on_line: Any, **rest: Any) -> SimpleNamespace:
         on_line("WARNING: Retrying")
         on_line("ERROR: No matching distribution found for flashinfer-python==9")
@@ -113,9 +107,7 @@ def test_what_holds_no_package_is_bad_input(installed: Path, tmp_path: Path, pla
 def test_what_is_a_version() -> None:
     assert named_version(Path("flashinfer==0.7.1.post1")) == "flashinfer==0.7.1.post1"
     assert named_version(Path("flashinfer@x/y.whl")) == "flashinfer@x/y.whl"
-    assert (
-        named_version(Path("flashinfer.patch")) is None
-        and named_version(Path("mine:rmsnorm")) is None
-    )
+    assert named_version(Path("flashinfer.patch")) is None
+    assert named_version(Path("mine:rmsnorm")) is None
     with pytest.raises(UsageError, match="not a version"):
         named_version(Path("flashinfer==--index-url=x"))

@@ -1,7 +1,5 @@
 """Why a change is faster or slower: what is counted of both sides, and what is made of it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
@@ -12,7 +10,8 @@ from typing import Any
 import pytest
 import trial_data
 from conftest import ROOT, some
-from test_trial_command import FAKE, Machine, made_machine
+from fake_race import FAKE
+from test_trial_command import Machine, made_machine
 
 from ncuflow.experiments import text, why
 from ncuflow.experiments.record import PointTrial, Trial
@@ -23,7 +22,6 @@ from ncuflow.pages.html.trial import rendered
 from ncuflow.parsers import ncu
 from ncuflow.parsers.chips import CHIPS
 from ncuflow.parsers.registry import METRICS, counters
-from ncuflow.race.record import Relative, TrialTiming
 from ncuflow.run.ncu import registry_keys
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import load
@@ -50,16 +48,9 @@ def kernels(side: str) -> dict[str, list[Kernel]]:
 
 
 def timed(base_us: float, change_us: float, outcome: Any = "slower") -> PointTrial:
-    ratio = change_us / base_us - 1
-    timing = TrialTiming(
-        base_us=base_us,
-        change_us=change_us,
-        change=Relative(estimate=ratio, low=ratio - 0.01, high=ratio + 0.01),
-        noise=Relative(estimate=0.0, low=-0.001, high=0.001),
-        rounds=6,
-        throttled=0,
+    return PointTrial(
+        point="p", outcome=outcome, timing=trial_data.timing(base_us, change_us, 0.01)
     )
-    return PointTrial(point="p", outcome=outcome, timing=timing)
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +67,7 @@ def us(side: list[Kernel]) -> float:
     return sum((kernel["duration_ns"] or 0) / 1e3 for kernel in side)
 
 
-def test_causes_of_a_planted_slow_down_add_up_to_it(
-    planted: tuple[list[Kernel], list[Kernel]],
-) -> None:
+def test_causes_of_a_planted_slow_down_add_up_to_it(planted):
     base, change = planted
     point = timed(us(base), us(change))
     why.note(point, ALL, planted, (None, None))
@@ -91,9 +80,7 @@ def test_causes_of_a_planted_slow_down_add_up_to_it(
         assert sum(p.delta_us for p in cause.parts) == pytest.approx(cause.delta_us, rel=1e-3)
 
 
-def test_a_record_of_counters_has_no_value_that_was_not_counted(
-    planted: tuple[list[Kernel], list[Kernel]],
-) -> None:
+def test_a_record_of_counters_has_no_value_that_was_not_counted(planted):
     base, change = ([dict(kernel) for kernel in side] for side in planted)
     base[0]["metrics"] = {**base[0]["metrics"], "dram_bytes_read": None}
     point = timed(us(planted[0]), us(planted[1]))
@@ -104,9 +91,7 @@ def test_a_record_of_counters_has_no_value_that_was_not_counted(
     assert point.counters.change[0].stalls and set(point.counters.change[0].metrics) <= set(METRICS)
 
 
-def test_the_same_time_has_counters_and_no_causes(
-    planted: tuple[list[Kernel], list[Kernel]],
-) -> None:
+def test_the_same_time_has_counters_and_no_causes(planted):
     point = timed(100.0, 100.0, "same")
     why.note(point, FEW, planted, (None, None))
     assert point.counters is not None and point.causes == [] and point.unexplained_us is None
@@ -142,9 +127,7 @@ def tried(
     return status, said, Trial.model_validate(found)
 
 
-def test_both_sides_are_counted_and_what_differs_is_explained(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_sides_are_counted_and_what_differs_is_explained(machine, monkeypatch):
     """Of the change it is the overlay's library that the profiler sees, and the overlay's source that is quoted."""
     patch = machine.patch("  return 100.0", "  // later\n  return 110.0")
     blocks = '[{"module": ["toy", "plain"]}]'
@@ -157,9 +140,8 @@ def test_both_sides_are_counted_and_what_differs_is_explained(
     slower, same = trial.points
     assert slower.counters is not None and same.counters is not None
     assert (slower.counters.tier, same.counters.tier) == ("all", "few")
-    assert (
-        slower.counters.base[0].duration_us == 100 and slower.counters.change[0].duration_us == 110
-    )
+    assert slower.counters.base[0].duration_us == 100
+    assert slower.counters.change[0].duration_us == 110
     hot = slower.counters.base[0].hot[0], slower.counters.change[0].hot[0]
     assert [(place.line, place.text) for place in hot] == [
         (7, "return 100.0;"),
@@ -182,9 +164,7 @@ def test_both_sides_are_counted_and_what_differs_is_explained(
 
 
 @pytest.mark.parametrize("same", [0, 2, 9])
-def test_points_of_the_same_time_have_processes_of_their_own_where_they_are_many(
-    same: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_points_of_the_same_time_have_processes_of_their_own_where_they_are_many(same, monkeypatch):
     """And where nothing differs, those of the few counters alone."""
     asked: list[tuple[str, int]] = []
 
@@ -208,15 +188,12 @@ def test_points_of_the_same_time_have_processes_of_their_own_where_they_are_many
         assert asked == expected
 
 
-def test_without_permission_one_line_says_so(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_permission_one_line_says_so(machine, monkeypatch):
     patch = machine.patch("return 100.0", "return 110.0")
     monkeypatch.setenv("NCUFLOW_TEST_REFUSED", "1")
     _, said, trial = tried(machine, monkeypatch, patch)
-    assert trial.points[0].counters is None and "ERR_NVGPUCTRPERM" in str(
-        trial.points[0].no_counters
-    )
+    assert trial.points[0].counters is None
+    assert "ERR_NVGPUCTRPERM" in str(trial.points[0].no_counters)
     assert said.count("twice/toy_n3: no counters: the driver refuses performance counters") == 1
 
 
@@ -244,9 +221,7 @@ def test_the_screen_says_what_adds_most(planted: tuple[list[Kernel], list[Kernel
     assert lines[1].startswith(f"  {most.delta_us:+.3g} µs {most.what}")
 
 
-def test_the_screen_says_what_is_left_where_that_is_most_of_it(
-    planted: tuple[list[Kernel], list[Kernel]],
-) -> None:
+def test_the_screen_says_what_is_left_where_that_is_most_of_it(planted):
     point = timed(us(planted[0]), us(planted[1]))
     why.note(point, ALL, planted, (None, None))
     explained = sum(cause.delta_us or 0 for cause in point.causes)

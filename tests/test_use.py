@@ -1,7 +1,5 @@
 """Who had a GPU when: what programs note, and what is read of it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -77,9 +75,7 @@ def test_a_program_that_paused_had_the_gpu_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("since", "until", "expected"), [(0.0, 10.0, 0.5), (2.0, 6.0, 0.75), (20.0, 30.0, None)]
 )
-def test_the_share_of_a_span(
-    tmp_path: Path, since: float, until: float, expected: float | None
-) -> None:
+def test_the_share_of_a_span(tmp_path, since, until, expected):
     path = told(
         tmp_path / "use.jsonl",
         (1.0, 1, "begins", "a"), (3.0, 1, "ends", "a"), (4.0, 2, "begins", "a"), (7.0, 2, "ends", "a"),

@@ -1,12 +1,11 @@
 """The view of any program's reports: what it says is what the project says elsewhere of the same file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import ncuflow
 from conftest import DEFAULT, ROOT, some
 from results_data import launched
 from test_html import blocks
@@ -95,10 +94,9 @@ def test_values_of_other_gpus_are_those_of_show(path):
     same_as_show(path)
 
 
-def test_a_page_is_not_written_over_a_folder_s_name(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        dispatch(["view", str(SWEEP), "--out", f"{tmp_path}/none/"])
-    assert "none/' is a folder's name; name a file in it" in capsys.readouterr().err
+def test_a_page_is_not_written_over_a_folder_s_name(tmp_path):
+    done = ncuflow("view", SWEEP, "--out", f"{tmp_path}/none/")
+    assert done.returncode == 2 and "none/' is a folder's name; name a file in it" in done.stderr
     assert not [*tmp_path.iterdir()]
 
 
@@ -406,11 +404,9 @@ def test_sources_come_from_below_the_folder_alone(tmp_path):
 def test_a_failed_kernel_and_embedded_sources():
     (view,) = files.view([CORPUS / "esmm_a10g_one_failed_kernel.ncu-rep"]).reports
     failed = view.kernels[-1]
-    assert (
-        failed.duration is None
-        and failed.longest_launch.words is None
-        and failed.longest_launch.kernel["problems"]
-    )
+    assert failed.duration is None
+    assert failed.longest_launch.words is None
+    assert failed.longest_launch.kernel["problems"]
     (view,) = files.view([CORPUS / "cutlass_a100_80gb_pcie_sources_nvtx.ncu-rep"]).reports
     code = view.details[0].code
     at = next(i for i, name in enumerate(code.files) if name.endswith("device_kernel.h"))
@@ -464,10 +460,8 @@ def test_what_ncu_printed_is_viewed_and_says_what_only_a_report_has(tmp_path):
     said = {lack.what: lack.option for lack in view.missing}
     assert said["memory chart"] == missing.ONLY_A_REPORT and "Speed" in "".join(said)
     blocks_of = blocks(page.rendered(files.view([path])))
-    assert (
-        blocks_of["main"]["reports"][0]["kernels"]["name"] == ["Norm"]
-        and "code 0 0" not in blocks_of
-    )
+    assert blocks_of["main"]["reports"][0]["kernels"]["name"] == ["Norm"]
+    assert "code 0 0" not in blocks_of
 
 
 def test_files_of_one_name_are_told_apart():

@@ -1,7 +1,5 @@
 """The page of a view in a browser: any program's reports, from a disk, without a network."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -96,9 +94,8 @@ def test_a_time_that_is_not_known_is_no_zero(browser, written, view):
     cells = texts(shown.locator("table.grid tr[aria-rowindex='3'] > *"))
     assert cells[1:3] == ["–", "–"], "of the time, and time"
     assert "1 kernel without a time" in shown.inner_text("main")
-    assert "no time" in texts(shown.locator(".answers li"))[1] and "0 %" not in plain(
-        shown.inner_text(".kinds")
-    ).replace("100 %", "")
+    assert "no time" in texts(shown.locator(".answers li"))[1]
+    assert "0 %" not in plain(shown.inner_text(".kinds")).replace("100 %", "")
     shown.click("table.grid thead button:has-text('of the')")
     assert texts(shown.locator("table.grid tr[aria-rowindex='3'] > *"))[1] == "–", (
         "last in either order"

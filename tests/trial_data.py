@@ -1,7 +1,5 @@
 """Records of trials that nobody made, every text of them given by a function."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ What is run is the same as `python -m MODULE WORDS…` in a folder, without the 
 pyarrow take to import.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib

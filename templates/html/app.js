@@ -1,12 +1,12 @@
 /** The page of captures: its views, and what its head says. */
 
-import { has, libraries } from "./block.js";
+import { block, has, libraries } from "./block.js";
 import { choices } from "./choices.js";
 import { claims } from "./claims.js";
 import { compare } from "./compare.js";
 import { h } from "./dom.js";
 import { environment } from "./environment.js";
-import { evidence } from "./evidence.js";
+import { Evidence } from "./evidence.js";
 import { guide } from "./guide.js";
 import { overview } from "./overview.js";
 import { point } from "./point.js";
@@ -26,7 +26,8 @@ const VIEWS = {
 };
 
 async function start() {
-  const [given] = await Promise.all([evidence(), libraries()]);
+  const [main] = await Promise.all([block("main"), libraries()]);
+  const given = new Evidence(main);
   const views = has("compare") ? { compare: ["Compare", compare], ...VIEWS } : VIEWS;
   const within = { point: ["points", "Point", point] };
   await show({ given, views, within, name: given.side.name, brand: brand(given), step: (by) => neighbour(given, by) });

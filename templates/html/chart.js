@@ -1,6 +1,6 @@
 /** What charts share: a frame that follows its room, a name for those who do not see it; bars, boxes and changes. */
 
-import { folded, h, s } from "./dom.js";
+import { h, s } from "./dom.js";
 import { change, pct } from "./format.js";
 
 /** An element that holds what `draw(width)` gives, drawn again where its width changes. */
@@ -26,15 +26,21 @@ export function base(width, name) {
   return { width, ariaLabel: name, style: { background: "transparent", overflow: "visible" }, className: "plot" };
 }
 
+export const COLOURS = { slower: "var(--c1)", faster: "var(--c2)" };
+const SYMBOLS = { slower: "triangle", faster: "diamond2" };
+
 /**
  * Changes as rows: the noise floor as a bar, the interval as a line, the change as a mark with its number.
- * rows: [{text, change, low, high, floor, colour, filled, symbol}]; label: of the axis; name: of the chart.
+ * rows: [{text, change, low, high, floor, kind}], kind: slower, faster or neither; label: of the axis; name: of the chart.
  */
 export function changes(rows, width, name, label) {
   const small = narrow(width);
   const most = small ? 22 : Math.max(40, Math.round(width / 15));
   const text = ({ text }) => (text.length > most ? `…${text.slice(1 - most)}` : text);
   const y = (row) => String(rows.indexOf(row));
+  const colour = ({ kind }) => COLOURS[kind] ?? "var(--quiet)";
+  const fill = (row) => (row.kind in COLOURS ? colour(row) : "var(--panel)");
+  const at = { y, x: (row) => Math.max(0, row.change, row.high ?? 0), textAnchor: "start", dx: 8, fill: "var(--text)" };
   const known = rows.filter((row) => row.change !== null);
   const [low, high] = [rows.filter((row) => row.floor), rows.filter((row) => row.low !== null)];
   return Plot.plot({
@@ -48,24 +54,10 @@ export function changes(rows, width, name, label) {
     marks: [
       Plot.barX(low, { y, x1: (row) => -row.floor, x2: "floor", fill: "var(--line)", insetTop: 5, insetBottom: 5 }),
       Plot.ruleX([0], { stroke: "var(--quiet)" }),
-      Plot.ruleY(known, { y, x1: 0, x2: "change", stroke: "colour", strokeOpacity: 0.35 }),
-      Plot.ruleY(high, { y, x1: "low", x2: "high", stroke: "colour", strokeWidth: 2 }),
-      Plot.dot(known, {
-        y,
-        x: "change",
-        r: 4,
-        stroke: "colour",
-        fill: (row) => (row.filled ? row.colour : "var(--panel)"),
-        symbol: "symbol",
-      }),
-      Plot.text(known, {
-        y,
-        x: (row) => Math.max(0, row.change, row.high ?? 0),
-        text: (row) => change(row.change),
-        textAnchor: "start",
-        dx: 8,
-        fill: "var(--text)",
-      }),
+      Plot.ruleY(known, { y, x1: 0, x2: "change", stroke: colour, strokeOpacity: 0.35 }),
+      Plot.ruleY(high, { y, x1: "low", x2: "high", stroke: colour, strokeWidth: 2 }),
+      Plot.dot(known, { y, x: "change", r: 4, stroke: colour, fill, symbol: ({ kind }) => SYMBOLS[kind] ?? "circle" }),
+      Plot.text(known, { ...at, text: (row) => change(row.change) }),
     ],
   });
 }
@@ -103,15 +95,6 @@ function named(svg) {
 /** Bars of per cent in rows that read like a table. rows: [{label, value (per cent or null), title, strong, note}]. */
 export function bars(name, rows) {
   return h("table.bars", h("caption.hidden", name), h("colgroup", h("col.what"), h("col"), h("col.share")), h("tbody", rows.map(barRow)));
-}
-
-/** The same of the first rows, and the others where they are asked for; more: what they are called. */
-export function longBars(name, rows, most, more = "") {
-  const others = rows.length - most;
-  return [
-    bars(name, rows.slice(0, most)),
-    others > 0 && folded(`${others} more${more && ` ${more}`}`, bars(more ? `More ${more}` : name, rows.slice(most))),
-  ];
 }
 
 function barRow({ label, value, title, strong, note }) {

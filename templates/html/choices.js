@@ -39,7 +39,7 @@ function choiceOf(evidence, side, { title, called, pairs }) {
     return [h("a", { href: href("point", { id }) }, label(pair)), ...figures, p, pair.verdict];
   });
   const heads = ["pair", ...called.map((name) => [`${name}, µs`]), ...HEADS];
-  const rows = pairs.map((pair) => drawnRow(pair, label(pair)));
+  const rows = pairs.map((pair) => ({ ...pair, text: label(pair), kind: kindOf(pair) }));
   const [name, axis] = [`${title}: change from ${called[0]} to ${called[1]}`, `change of the time, ${called[1]} against ${called[0]} →`];
   return h(
     "div.choice",
@@ -60,10 +60,8 @@ function labels(pairs) {
   };
 }
 
-function drawnRow({ change: found, low, high, floor, verdict }, text) {
-  const filled = verdict === "differs";
-  const colour = filled ? (found < 0 ? "var(--c2)" : "var(--c1)") : "var(--quiet)";
-  return { text, change: found, low, high, floor, filled, colour, symbol: filled ? "circle" : "diamond2" };
+function kindOf({ change: found, verdict }) {
+  return verdict === "differs" ? (found < 0 ? "faster" : "slower") : verdict;
 }
 
 const ADVICE = ["optimization", "warning"];

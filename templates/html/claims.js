@@ -1,41 +1,36 @@
 /** Claims: what is said about these kernels, by verdict, kernel and source, each with its evidence. */
 
 import { block, has } from "./block.js";
-import { away, counter, fill, folded, h, pairs, picker, search, table } from "./dom.js";
-import { change, count, inColumn, number, percent, unit } from "./format.js";
+import { away, fill, folded, h, LIVE, pairs, picker, search, table } from "./dom.js";
+import { change, count, inColumn, missing, number, percent, unit } from "./format.js";
 import { judged, verdicts } from "./judged.js";
-import { keep } from "./state.js";
+import { chosenOf, update } from "./state.js";
 
 export async function claims(evidence, params) {
   const side = evidence.side;
   if (!has(`claims ${side.number}`)) return h("p.empty", "Not in this evidence: judged claims.");
   const all = await block(`claims ${side.number}`);
-  const chosen = { verdict: params.get("verdict") };
-  for (const name of ["target", "source", "q"]) chosen[name] = params.get(name) ?? "";
+  const chosen = chosenOf(params, { verdict: null, target: "", source: "", q: "" });
   const list = h("ul.claims.panel");
   const buttons = h("div.facets");
-  const shown = counter();
-  const update = (patch) => {
-    Object.assign(chosen, patch);
-    keep(patch);
-    show();
-  };
+  const shown = h("output.count", LIVE);
+  const choose = (patch) => update(chosen, patch, show);
   const show = () => {
     const found = all.filter((claim) => holds(claim, chosen));
     const left = found.filter((claim) => !chosen.verdict || claim.verdict === chosen.verdict);
-    const facets = verdicts(found, all, chosen.verdict, (verdict) => update({ verdict }));
+    const facets = verdicts(found, all, chosen.verdict, (verdict) => choose({ verdict }));
     fill(buttons, facets);
     fill(list, ...left.map((claim) => claimOf(evidence, side, claim)));
     fill(shown, `${left.length} of ${all.length} claims`);
   };
   const choice = (label, name, value) => {
     const values = [...new Set(all.map(value).filter(Boolean))].sort();
-    return picker(label, [["", "all"], ...values.map((one) => [one, one])], chosen[name], (one) => update({ [name]: one }));
+    return picker(label, [["", "all"], ...values.map((one) => [one, one])], chosen[name], (one) => choose({ [name]: one }));
   };
   show();
   const controls = h(
     "div.controls",
-    search({ value: chosen.q, placeholder: "filter the statements", "aria-label": "Filter claims" }, (q) => update({ q })),
+    search({ value: chosen.q, placeholder: "filter the statements", "aria-label": "Filter claims" }, (q) => choose({ q })),
     choice("Kernel", "target", (claim) => claim.target),
     choice("Source", "source", (claim) => claim.source?.document),
     shown,
@@ -46,9 +41,8 @@ export async function claims(evidence, params) {
 function holds(claim, { target, source, q }) {
   const text = `${claim.id} ${claim.statement} ${claim.reason ?? ""} ${claim.source?.document ?? ""}`.toLowerCase();
   const words = q.toLowerCase().split(/\s+/);
-  return (
-    (!target || claim.target === target) && (!source || claim.source?.document === source) && words.every((word) => text.includes(word))
-  );
+  const chosen = [target, source].every((asked, at) => !asked || asked === [claim.target, claim.source?.document][at]);
+  return chosen && words.every((word) => text.includes(word));
 }
 
 function claimOf(evidence, side, claim) {
@@ -87,10 +81,6 @@ function proof(evidence, side, claim) {
     rows.length > 0 && table(["term", ["value"], "formula", "point", "report"], rows, "Evidence"),
     points.length > 0 && folded(`Its value at ${count(points.length, "point")}`, table(["point", ["value"]], points, "Values by point")),
   ];
-}
-
-function missing(value) {
-  return value === null || value === undefined;
 }
 
 function measuredOf(found) {

@@ -1,6 +1,7 @@
 /** The columns of a table: a dialog to choose them, and what they show as a file. */
 
-import { h, popup } from "./dom.js";
+import { h, popup, search } from "./dom.js";
+import { missing } from "./format.js";
 
 /** Show it; onchoose gets the names in the order of the table. */
 export function chooser(side, chosen, onchoose) {
@@ -17,12 +18,8 @@ export function chooser(side, chosen, onchoose) {
     return h("label.column", { "data-name": `${name} ${label}` }, box, h("code", name), h("span.note", about));
   };
   const groups = [...d3.group(all, (column) => column.group)].map(([name, found]) => h("fieldset", h("legend", name), found.map(item)));
-  const box = h("input", {
-    type: "search",
-    placeholder: "search columns",
-    "aria-label": "Search columns",
-    oninput: () => narrow(dialog, box.value.toLowerCase()),
-  });
+  const props = { placeholder: "search columns", "aria-label": "Search columns" };
+  const box = search(props, (text) => narrow(dialog, text.toLowerCase()));
   const dialog = popup("Columns", box, groups);
   box.focus();
 }
@@ -37,7 +34,7 @@ function narrow(dialog, text) {
 const FORMULA = /^[=+\-@\t\r]/;
 
 function cell(value) {
-  if (value === null || value === undefined) return "";
+  if (missing(value)) return "";
   if (typeof value === "number") return String(value);
   const text = FORMULA.test(value) ? `'${value}` : String(value);
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;

@@ -1,32 +1,19 @@
 /** Compare: what changed between captures, by how much and why, the changed points first. */
 
 import { block, has } from "./block.js";
-import { base, changes, chart, narrow } from "./chart.js";
+import { base, COLOURS, changes, chart, narrow } from "./chart.js";
 import { each, fill, folded, h, pairs, picker, search, section, table, tabled } from "./dom.js";
 import { change, interval, micro, number, percent, quantity, signed } from "./format.js";
 import { judged, rank, verdicts } from "./judged.js";
-import { href, keep } from "./state.js";
-
-const COLOURS = { slower: "var(--c1)", faster: "var(--c2)" };
-const SYMBOLS = { slower: "triangle", faster: "diamond2" };
+import { chosenOf, href, keep, update } from "./state.js";
 
 export async function compare(evidence, params) {
   if (!has("compare")) return h("p.empty", "This file holds one capture.");
   const all = await block("compare");
-  const chosen = {
-    pair: Number(params.get("pair") ?? 0) || 0,
-    metric: params.get("metric") ?? "cold_us",
-    verdict: params.get("verdict"),
-    q: params.get("q") ?? "",
-    open: params.get("open"),
-  };
+  const chosen = chosenOf(params, { pair: 0, metric: "cold_us", verdict: null, q: "", open: null });
   const body = h("div");
-  const show = () => fill(body, pairView(evidence, all[chosen.pair] ?? all[0], chosen, update));
-  const update = (patch) => {
-    Object.assign(chosen, patch);
-    keep(patch);
-    show();
-  };
+  const show = () => fill(body, pairView(evidence, all[chosen.pair] ?? all[0], chosen, choose));
+  const choose = (patch) => update(chosen, patch, show);
   show();
   const metrics = [...new Set(all.flatMap((one) => one.points.flatMap((found) => Object.keys(found.metrics))))];
   const captures = all.map((one, at) => [String(at), `${one.base.name} → ${one.head.name}`]);
@@ -34,9 +21,9 @@ export async function compare(evidence, params) {
   const filter = { value: chosen.q, placeholder: "filter the points", "aria-label": "Filter points" };
   const controls = h(
     "div.controls",
-    search(filter, (q) => update({ q })),
-    picker("Captures", captures, String(chosen.pair), (pair) => update({ pair: Number(pair), open: null })),
-    metrics.length > 1 && picker("Time", times, chosen.metric, (metric) => update({ metric })),
+    search(filter, (q) => choose({ q })),
+    picker("Captures", captures, String(chosen.pair), (pair) => choose({ pair: Number(pair), open: null })),
+    metrics.length > 1 && picker("Time", times, chosen.metric, (metric) => choose({ metric })),
   );
   return [controls, body];
 }
@@ -45,30 +32,24 @@ function ofMetric(found, metric) {
   return { id: found.id, target: found.target, ...(found.metrics[metric] ?? (metric === found.metric ? found : {})) };
 }
 
-function pairView(evidence, comparison, chosen, update) {
+function pairView(evidence, comparison, chosen, choose) {
   const all = comparison.points.map((found) => ofMetric(found, chosen.metric)).filter((row) => row.verdict);
-  const left = all.filter(
-    (row) => (!chosen.verdict || row.verdict === chosen.verdict) && row.id.toLowerCase().includes(chosen.q.toLowerCase()),
-  );
+  const named = ({ id }) => id.toLowerCase().includes(chosen.q.toLowerCase());
+  const left = all.filter((row) => (!chosen.verdict || row.verdict === chosen.verdict) && named(row));
   const rows = d3.sort(left, (a, b) => rank(a.verdict) - rank(b.verdict) || Math.abs(b.relative ?? 0) - Math.abs(a.relative ?? 0));
   const names = [comparison.base.name, comparison.head.name];
   const sides = names.map((name) => evidence.sides.find((side) => side.name === name));
   const told = `From ${names.join(" to ")}. The line is the interval of the change, the bar the noise floor. ${comparison.statistics.notes.join(" ")}`;
-  const facets = verdicts(all, all, chosen.verdict, (verdict) => update({ verdict }));
+  const facets = verdicts(all, all, chosen.verdict, (verdict) => choose({ verdict }));
   const points = each("ul.claims", rows, (row) => pointOf(evidence, sides, row, chosen));
-  const drawn = chart("Changes", (width) => changes(rows.map(drawnRow), width, "Change of each point with its interval", "change →"));
+  const marks = rows.map((row) => ({ ...row, text: row.id, change: row.relative, kind: row.verdict }));
+  const drawn = chart("Changes", (width) => changes(marks, width, "Change of each point with its interval", "change →"));
   return [
     h("div.facets", facets),
     section("Changes", told, rows.length ? drawn : h("p.empty", "No point is left by the filter.")),
     section("Points", null, points),
     differences(comparison),
   ];
-}
-
-function drawnRow(row) {
-  const { id, relative, low, high, floor, verdict } = row;
-  const [colour, symbol] = [COLOURS[verdict] ?? "var(--quiet)", SYMBOLS[verdict] ?? "circle"];
-  return { text: id, change: relative, low, high, floor, colour, symbol, filled: verdict in COLOURS };
 }
 
 function pointOf(evidence, sides, row, chosen) {

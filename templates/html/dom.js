@@ -1,5 +1,7 @@
 /** Elements whose text is text: nothing that a report says becomes markup. */
 
+import { number } from "./format.js";
+
 // Control characters, line and paragraph separators and the marks that turn the direction of writing.
 // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
@@ -145,16 +147,26 @@ export function picker(label, values, chosen, onchoose) {
   return h("label.picker", h("span.label", label), select);
 }
 
+/** A choice above what it shows. control: picker or switcher; make(value): what a value shows; kept(value): keeps it. */
+export async function choosing(control, label, values, chosen, make, kept = () => null) {
+  const body = h("div");
+  const show = async (value) => fill(body, await make(value));
+  await show(chosen);
+  const onchoose = (value) => {
+    kept(value);
+    show(value);
+  };
+  return [values.length > 1 && h("div.controls", control(label, values, chosen, onchoose)), body];
+}
+
 /** The box of a filter. props: aria-label, placeholder, value. */
 export function search(props, oninput) {
   const box = h("input", { type: "search", "data-filter": true, spellcheck: "false", ...props, oninput: () => oninput(box.value) });
   return box;
 }
 
-/** How many rows there are, said to those who hear the page when it changes. */
-export function counter() {
-  return h("output.count", { "aria-live": "polite" });
-}
+/** Of what is said to those who hear the page when it changes. */
+export const LIVE = { "aria-live": "polite" };
 
 /** A section with a heading. */
 export function section(title, note, ...children) {
@@ -180,13 +192,16 @@ export function table(heads, rows, caption) {
   return framed(readable(shown), caption);
 }
 
-/** The first rows of a table, and the others where they are asked for; more: what they are called. */
-export function longTable(heads, rows, caption, most, more) {
+/** A table of the first values, each made a row, and how many more there are; told: what is said of those. */
+export function cut(heads, values, row, caption, most, told = "") {
+  const more = values.length - most;
+  return [table(heads, values.slice(0, most).map(row), caption), more > 0 && h("p.note", `${number(more)} more${told}.`)];
+}
+
+/** The first rows, and the others where they are asked for. more: what they are called; shown(rows, name): what shows them. */
+export function firstOf(rows, most, more, shown) {
   const others = rows.length - most;
-  return [
-    table(heads, rows.slice(0, most), caption),
-    others > 0 && folded(`${others} more ${more}`, table(heads, rows.slice(most), `More ${more}`)),
-  ];
+  return [shown(rows.slice(0, most)), others > 0 && folded(`${others} more ${more}`, shown(rows.slice(most), `More ${more}`))];
 }
 
 /** A frame in which what is wider scrolls. */

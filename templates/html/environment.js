@@ -7,8 +7,8 @@ import { href } from "./state.js";
 export function environment(evidence, params) {
   const at = params.get("at");
   if (at) requestAnimationFrame(() => document.getElementById(at)?.scrollIntoView());
-  const sides = [...evidence.sides]
-    .reverse()
+  const sides = d3
+    .reverse(evidence.sides)
     .map((side) => [
       evidence.sides.length > 1 && h("h1", side.name),
       h("div.two", tabled("Machine", null, ["", ""], machine(side.provenance)), software(evidence, side)),

@@ -143,8 +143,3 @@ export class Evidence {
     return this.sides.length > 1 ? `${side.number}~${id}` : id;
   }
 }
-
-/** The evidence, unpacked. */
-export async function evidence() {
-  return new Evidence(await block("main"));
-}

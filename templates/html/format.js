@@ -3,7 +3,7 @@
 export const DASH = "–";
 const PREFIXES = { T: 1e12, G: 1e9, M: 1e6, k: 1e3 };
 
-function missing(value) {
+export function missing(value) {
   return value === null || value === undefined || Number.isNaN(value);
 }
 

@@ -1,8 +1,8 @@
 /** A grid: a table of any length, whose rows are made as they come into view. */
 
-import { button, counter, fill, h, search } from "./dom.js";
+import { button, fill, h, LIVE, search } from "./dom.js";
 import { matcher } from "./query.js";
-import { keep } from "./state.js";
+import { update } from "./state.js";
 
 const ROW = 26; // px, as in style.css
 const SPARE = 12; // rows beyond the edges of what is seen
@@ -16,7 +16,7 @@ const SEEN = 150; // rows that a column's width is measured on
  * calls: {open(row), sort(key), mark(row)}; name: of the table, for those who hear it.
  */
 export class Grid {
-  constructor(name, columns, calls) {
+  constructor(name, columns, calls = {}, sort = undefined) {
     this.calls = calls;
     this.rows = [];
     this.current = 0;
@@ -26,7 +26,7 @@ export class Grid {
     const props = { role: "grid", tabindex: "0", "aria-label": name, onkeydown: (event) => this.key(event) };
     this.table = h("table.grid", props, this.widths, this.head, this.body);
     this.element = h("div.grid-frame", { onscroll: () => this.draw() }, this.table);
-    this.setColumns(columns);
+    this.setColumns(columns, sort);
     new ResizeObserver(() => this.draw(true)).observe(this.element);
     addEventListener("beforeprint", () => this.draw(true, true));
     addEventListener("afterprint", () => this.draw(true));
@@ -164,45 +164,27 @@ export function ordered(rows, sort, value) {
  * kept in the address, null where neither is; value(key): row -> value to sort by; shown(found): rows with headings; beside:
  * further controls.
  */
-export function listing({
-  name,
-  what,
-  rows,
-  columns,
-  filter,
-  words,
-  text,
-  told,
-  chosen,
-  value,
-  shown = (found) => found,
-  beside,
-  ...calls
-}) {
-  const count = counter();
+export function listing({ name, what, filter, chosen, beside, ...of }) {
+  const { columns, shown = (found) => found } = of;
+  const count = h("output.count", LIVE);
   const sort = (key, down) => {
-    chosen.sort = down + key;
-    keep({ sort: chosen.sort });
+    update(chosen, { sort: down + key });
     grid.setColumns(columns(), chosen.sort);
     refresh();
   };
-  const grid = new Grid(name, columns(), { ...calls, sort: chosen && sort });
-  if (chosen) grid.setColumns(columns(), chosen.sort);
+  const grid = new Grid(name, columns(), { ...of, sort: chosen && sort }, chosen?.sort);
   const onkeydown = (event) => event.key === "Enter" && grid.table.focus();
   const ask = (q) => {
     box.value = q;
-    if (chosen) {
-      chosen.q = q;
-      keep({ q });
-    }
+    if (chosen) update(chosen, { q });
     refresh();
   };
   const box = search({ value: chosen?.q, "aria-label": `Filter ${what}`, placeholder: filter, onkeydown }, ask);
   const refresh = () => {
-    const found = rows().filter(matcher(box.value, words, text));
-    const sorted = chosen?.sort ? ordered(found, chosen.sort, value(chosen.sort.replace(/^-/, ""))) : found;
+    const found = of.rows().filter(matcher(box.value, of.words, of.text));
+    const sorted = chosen?.sort ? ordered(found, chosen.sort, of.value(chosen.sort.replace(/^-/, ""))) : found;
     grid.setRows(shown(sorted));
-    fill(count, told(found));
+    fill(count, of.told(found));
   };
   refresh();
   return { grid, controls: h("div.controls", box, beside, count), refresh, ask };

@@ -1,7 +1,7 @@
 /** Guide: the prose of the Markdown pages. */
 
 import { block, has } from "./block.js";
-import { fill, framed, h, picker, readable, softened } from "./dom.js";
+import { choosing, framed, h, picker, readable, softened } from "./dom.js";
 import { href, keep } from "./state.js";
 
 const DEEPEST = 3; // heading level that the contents list
@@ -10,19 +10,12 @@ export async function guide(_evidence, params) {
   if (!has("prose"))
     return h("p.empty", "Not in this file: the guide. It is made of the pages beside the results; with them the file is written again.");
   const pages = await block("prose");
-  const body = h("div.guide");
-  const show = (name, at) => {
-    const page = pages.find((one) => one.name === name) ?? pages[0];
-    fill(body, contents(page), prose(page));
-    requestAnimationFrame(() => (at ? document.getElementById(`${page.name}/${at}`)?.scrollIntoView() : null));
-  };
-  show(params.get("page"), params.get("at"));
+  const ofName = (name) => pages.find((one) => one.name === name) ?? pages[0];
+  const [first, at] = [ofName(params.get("page")).name, params.get("at")];
+  requestAnimationFrame(() => (at ? document.getElementById(`${first}/${at}`)?.scrollIntoView() : null));
   const names = pages.map(({ name, title }) => [name, title]);
-  const choice = picker("Page", names, params.get("page") ?? pages[0].name, (page) => {
-    keep({ page, at: null });
-    show(page);
-  });
-  return [h("div.controls", choice), body];
+  const show = (name) => h("div.guide", contents(ofName(name)), prose(ofName(name)));
+  return choosing(picker, "Page", names, first, show, (page) => keep({ page, at: null }));
 }
 
 function contents(page) {

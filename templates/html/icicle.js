@@ -47,15 +47,12 @@ function draw(tree, groups, about, width) {
     drawn(1, 0, tree.issued, "issued", "var(--accent-soft)"),
     drawn(1, tree.issued, 1 - tree.issued, "no instruction issued", "var(--line)"),
   ];
-  const sums = [...d3.group(tree.reasons, ([, group]) => group)].map(([group, reasons]) => [
-    group,
-    reasons,
-    d3.sum(reasons, (one) => one[2]),
-  ]);
+  const sum = (reasons) => d3.sum(reasons, ([, , share]) => share);
+  const grouped = d3.group(tree.reasons, ([, group]) => group);
   let from = tree.issued;
-  for (const [group, reasons, sum] of d3.sort(sums, ([, , share]) => -share)) {
+  for (const [group, reasons] of d3.sort(grouped, ([, reasons]) => -sum(reasons))) {
     const colour = GROUP_COLOURS[groups.indexOf(group) % GROUP_COLOURS.length];
-    boxes.push(drawn(2, from, sum, group, colour, 0.3));
+    boxes.push(drawn(2, from, sum(reasons), group, colour, 0.3));
     for (const [reason, , share] of reasons) {
       boxes.push(drawn(3, from, share, reason, colour, 0.18, about.stalls[reason]));
       from += share;

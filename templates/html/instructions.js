@@ -1,6 +1,6 @@
 /** Instructions with the samples that found warps there: what all views of a source share. */
 
-import { h, table } from "./dom.js";
+import { h, LIVE, table } from "./dom.js";
 import { number, percent } from "./format.js";
 
 const READY = ["selected", "not_selected"];
@@ -54,7 +54,7 @@ export function reasonsOf(rows) {
 }
 
 /** Why warps stood at some instructions. stalls: what reasons mean. */
-export function reasonTable(rows, stalls) {
+function reasonTable(rows, stalls) {
   const all = samplesOf(rows);
   const cells = reasonsOf(rows).map(([reason, samples, idle]) => {
     return [reason, number(samples), number(idle), percent(samples / all, 1), stalls[reason] ?? "ready to issue"];
@@ -62,9 +62,11 @@ export function reasonTable(rows, stalls) {
   return cells.length > 0 && table(["reason", ["samples"], ["not issued"], ["share"], "a warp waits for"], cells, "Stall reasons");
 }
 
-/** The panel below a listing, of the row that was opened. */
-export function aside() {
-  return h("div.instruction", { "aria-live": "polite" });
+/** The panel below a listing, and what it says of the row that was opened. */
+export const PANEL = ["div.instruction", LIVE];
+
+export function about(text, note, rows, stalls, ...more) {
+  return [h("h3", h("code", text)), h("p.note", note), more, reasonTable(rows, stalls)];
 }
 
 /** Columns of a listing. most: samples of the row that has most. */

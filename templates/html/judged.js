@@ -28,14 +28,9 @@ function sign(verdict) {
 /** Buttons that filter rows by their verdict. all: verdicts that have one whatever is left of the rows. */
 export function verdicts(rows, all, chosen, onchoose) {
   const names = d3.sort(new Set(all.map((row) => row.verdict)), rank);
-  const buttons = facets(
-    countOf(rows, (row) => row.verdict),
-    names,
-    chosen,
-    (verdict) => [sign(verdict), verdict],
-    onchoose,
-  );
-  return h("div", { role: "group", "aria-label": "Filter by verdict" }, buttons);
+  const counts = countOf(rows, (row) => row.verdict);
+  const look = (verdict) => [sign(verdict), verdict];
+  return h("div", { role: "group", "aria-label": "Filter by verdict" }, facets(counts, names, chosen, look, onchoose));
 }
 
 /** A row that opens to its evidence, which is made then. */

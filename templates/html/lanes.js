@@ -1,7 +1,7 @@
 /** The timeline of a launch: the host's calls above, the GPU's streams below, the gaps between. */
 
 import { box, chart, narrow, picture } from "./chart.js";
-import { fill, h, picker, s } from "./dom.js";
+import { choosing, h, picker, s } from "./dom.js";
 import { count, nano } from "./format.js";
 
 const ROW = 30;
@@ -11,17 +11,14 @@ export function lanes(timeline, place) {
   const rows = d3.range(timeline.point.length).filter((row) => timeline.point[row] === place);
   const launches = d3.group(rows, (row) => timeline.launch[row]);
   if (!launches.size) return h("p.empty", "Not in this evidence: a trace of this point by nsys.");
-  const frame = h("div");
   const show = (launch) => {
     const of = launches.get(Number(launch));
     const idle = d3.sum(of.slice(1), (row) => timeline.gap_before_ns[row] ?? 0);
     const note = `${count(of.length, "operation")} on the GPU, idle between them ${nano(idle)}. Traced by nsys (${timeline.report.join(", ")}); time from the start of the launch.`;
-    const drawn = chart("Timeline", (width) => draw(timeline, of, width));
-    fill(frame, drawn, h("p.note", note));
+    return [chart("Timeline", (width) => draw(timeline, of, width)), h("p.note", note)];
   };
   const names = [...launches.keys()].map((launch) => [String(launch), `launch ${launch}`]);
-  show(names[0][0]);
-  return [h("div.controls", picker("Repeat", names, names[0][0], show)), frame];
+  return choosing(picker, "Repeat", names, names[0][0], show);
 }
 
 /** The chart of some rows of a timeline: the host's calls, and a lane for each stream. */
@@ -44,13 +41,14 @@ export function draw(timeline, rows, width) {
     const place = { x: x(from), y: lane * ROW + 4, width: x(to) - x(from), height: ROW - 8 };
     return box(title, [text], { fill, soft: 0.3 }, place);
   };
+  const middle = (lane) => ({ y1: (lane + 0.5) * ROW, y2: (lane + 0.5) * ROW });
   const marks = operations.map(({ name, start, end: last, gap, stream, call, calling }, at) => {
     const lane = 1 + streams.indexOf(stream);
     const title = `${name}: ${nano(last - start)}${gap ? `, after ${nano(gap)} idle` : ""}`;
     const host = call !== null && calling;
     return [
       host && boxOf(0, call, call + calling, "launch", "var(--c4)", `host call for ${name}: ${nano(calling)}`),
-      at > 0 && gap > 0 && gapOf(x, lane * ROW + ROW / 2, start - gap, start),
+      at > 0 && gap > 0 && s("g", s("title", `idle ${nano(gap)}`), s("line.gap", { x1: x(start - gap), x2: x(start), ...middle(lane) })),
       boxOf(lane, start, last, name, "var(--c0)", title),
     ];
   });
@@ -62,8 +60,4 @@ export function draw(timeline, rows, width) {
     ]);
   const heads = names.map((name, at) => s("text.tick", { x: 0, y: at * ROW + ROW / 2 + 4 }, name));
   return picture(`Timeline of ${operations.length} operations over ${nano(end)}`, width, bottom + 34, ticks, heads, marks);
-}
-
-function gapOf(x, y, start, end) {
-  return s("g", s("title", `idle ${nano(end - start)}`), s("line.gap", { x1: x(start), x2: x(end), y1: y, y2: y }));
 }

@@ -1,7 +1,7 @@
 /** Origin: from a number back to the report, kernel and counter that it comes from, with every formula between. */
 
 import { button, h, popup } from "./dom.js";
-import { shellWord } from "./format.js";
+import { missing, shellWord } from "./format.js";
 
 /** A number of a point that tells its origin when it is pressed. print(value, unit): how it is printed here. */
 export function numberOf(evidence, side, at, name, print) {
@@ -81,5 +81,5 @@ function reportOf(detail, place) {
 }
 
 function exact(value) {
-  return value === null || value === undefined ? "–" : String(value);
+  return missing(value) ? "–" : String(value);
 }

@@ -41,7 +41,7 @@ const HEADS = [
 ];
 
 function kernels(evidence, side) {
-  const [signs, kinds] = [limiterSigns(side), targetSigns(side)];
+  const [signs, kinds] = [limiterSigns(side.points.limiter), targetSigns(side)];
   const heads = [["kernel"], ...HEADS].map(([head, kind]) => h("th", { scope: "col", class: kind }, head));
   const rows = side.targets.map((target) => row(evidence, side, target, signs, kinds));
   return framed(h("table.plain.overview", h("thead", h("tr", heads)), h("tbody", rows)), "Kernels");

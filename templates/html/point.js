@@ -1,6 +1,6 @@
 /** A point: everything that is known of it; two of them side by side. */
 
-import { beside, each, fill, folded, h, pairs, picker, section, table } from "./dom.js";
+import { beside, choosing, each, folded, h, pairs, picker, section, table } from "./dom.js";
 import { bare, change, headUnit, micro, nano, number, percent, quantity, relative, si } from "./format.js";
 import { icicle } from "./icicle.js";
 import { lanes } from "./lanes.js";
@@ -26,7 +26,6 @@ async function onePoint(evidence, side, at, params) {
   const kernels = kernelsOf(detail, place);
   const asked = params.has("kernel") && kernels.find(({ row }) => detail.kernels.kernel[row] === Number(params.get("kernel")));
   const main = asked || kernels.find((one) => one.main) || kernels[0];
-  const ofKernel = fill(h("div"), kernelSections(context, main?.row));
   const analytic =
     "Analytic is what rates are quoted with; counted is what the hardware did. A ratio far from 1 says which of the two to distrust.";
   return [
@@ -36,9 +35,8 @@ async function onePoint(evidence, side, at, params) {
       section("Times", null, strips(side, at, detail, place), times(context)),
       section("Work: analytic and counted", analytic, work(context)),
     ),
-    kernels.length > 1 && kernelPicker(context, kernels, main, (row) => fill(ofKernel, kernelSections(context, row))),
-    ofKernel,
-    section("Timeline", null, lanes(detail.timeline, place)),
+    await kernelSections(context, kernels, main),
+    section("Timeline", null, await lanes(detail.timeline, place)),
     section("All numbers", "Press a number to see where it comes from.", numbers(context)),
   ];
 }
@@ -73,7 +71,7 @@ function tiles({ side, at, n }) {
     ["cold time", n("time_cold_us")],
     ["rate", n(rate, (value) => `${number(value)} ${unit}`)],
     ["of the measured peak", n(fraction, (value) => percent(value))],
-    ["limited by", limitedBy(side, at, limiterSigns(side))],
+    ["limited by", limitedBy(side, at, limiterSigns(side.points.limiter))],
     ["schedulers issue in", n("issue_active", (value) => percent(value))],
     ["occupancy", n("achieved_occupancy_pct", (value) => `${bare(value, "%")} %`)],
     ["top stall", n("top_stall", (value) => `${value ?? "–"} ${share}`)],
@@ -132,20 +130,17 @@ function work({ side, at, n }) {
   return [table(["", ["analytic"], ["counted"], ["ratio"]], rows, "Work"), convention];
 }
 
-function kernelPicker({ detail: { kernels: of } }, kernels, main, show) {
+function kernelSections(context, kernels, main) {
+  if (!main) return section("Profile", null, h("p.empty", "Not in this evidence: a profile of this point by ncu."));
+  const of = context.detail.kernels;
   const values = kernels.map(({ row, main: longest }) => {
     return [String(row), `${of.name[row]}, ${nano(of.duration_ns[row])}${longest ? ", the longest" : ""}`];
   });
-  const choice = picker("Kernel", values, String(main?.row), (row) => {
-    keep({ kernel: of.kernel[row] });
-    show(Number(row));
-  });
-  return h("div.controls", choice);
+  const show = (row) => sections(context, Number(row));
+  return choosing(picker, "Kernel", values, String(main.row), show, (row) => keep({ kernel: of.kernel[row] }));
 }
 
-function kernelSections(context, row) {
-  const { evidence, detail } = context;
-  if (row === undefined) return section("Profile", null, h("p.empty", "Not in this evidence: a profile of this point by ncu."));
+function sections({ evidence, detail }, row) {
   const kernels = detail.kernels;
   const told = `Of ${kernels.name[row]}: throughput of each unit in per cent of its peak.`;
   const where = `${kernels.report[row]}, kernel ${kernels.kernel[row]}: ${kernels.demangled[row]}`;

@@ -7,7 +7,7 @@ import { listing } from "./grid.js";
 import { withWord, words } from "./query.js";
 import { limitedBy, limiterSigns, targetSigns } from "./signs.js";
 import { spark, sweeps } from "./spark.js";
-import { go, href, keep } from "./state.js";
+import { chosenOf, go, href, keep, update } from "./state.js";
 
 /** The points that were listed last, by reference, for the neighbours of a point. */
 export const listed = { ids: [] };
@@ -16,15 +16,11 @@ export function points(evidence, params) {
   const side = evidence.side;
   const { usual } = evidence.main;
   const cols = params.get("cols")?.split(",") ?? usual;
-  const chosen = {
-    q: params.get("q") ?? "",
-    sort: params.get("sort") ?? "",
-    by: params.get("by") ?? "",
-    cols: cols.filter((name) => side.columns.has(name)),
-    mark: params.getAll("mark").filter((id) => evidence.find(id)),
-  };
+  const chosen = chosenOf(params, { q: "", sort: "", by: "" });
+  chosen.cols = cols.filter((name) => side.columns.has(name));
+  chosen.mark = params.getAll("mark").filter((id) => evidence.find(id));
   const panels = { bar: h("div.marked"), facets: h("div.facets") };
-  const view = { evidence, side, chosen, signs: limiterSigns(side), kinds: targetSigns(side), ...panels };
+  const view = { evidence, side, chosen, signs: limiterSigns(side.points.limiter), kinds: targetSigns(side), ...panels };
   const groups = [
     ["", "none"],
     ["target", "kernel"],
@@ -33,8 +29,7 @@ export function points(evidence, params) {
   ];
   const parameters = Object.keys(side.points.params).map((name) => [name, name]);
   const by = (name) => {
-    chosen.by = name;
-    keep({ by: name });
+    update(chosen, { by: name });
     view.list.refresh();
   };
   const recolumn = (names) => {
@@ -149,8 +144,7 @@ function columnOf(side, name, signs) {
 function mark(view, at) {
   const { evidence, side, chosen } = view;
   const id = evidence.reference(side, at);
-  chosen.mark = chosen.mark.includes(id) ? chosen.mark.filter((one) => one !== id) : [...chosen.mark, id].slice(-2);
-  keep({ mark: chosen.mark });
+  update(chosen, { mark: chosen.mark.includes(id) ? chosen.mark.filter((one) => one !== id) : [...chosen.mark, id].slice(-2) });
   view.list.grid.draw(true);
   fill(view.bar, markedBar(view));
 }

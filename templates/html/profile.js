@@ -1,16 +1,15 @@
 /** What a profile of one launch shows beyond a table: Speed of Light, launch and occupancy, rules. */
 
-import { bars, longBars } from "./chart.js";
-import { each, folded, h, table } from "./dom.js";
+import { bars } from "./chart.js";
+import { each, firstOf, folded, h, table } from "./dom.js";
 import { number, si } from "./format.js";
 
 const WHOLES = ["sm_throughput_pct", "memory_throughput_pct"];
 
 /** How far each unit was driven, in per cent of its peak. main: the main block; kernels: columns of launches; row: of one. */
 export function light(main, kernels, row) {
-  const keys = Object.keys(kernels.metrics).filter(
-    (key) => main.metrics[key]?.[1] === "%" && !key.includes("occupancy") && !key.includes("hit"),
-  );
+  const driven = (key) => main.metrics[key]?.[1] === "%" && !/occupancy|hit/.test(key);
+  const keys = Object.keys(kernels.metrics).filter(driven);
   const found = keys.map((key) => {
     const [label, , meaning] = main.metrics[key];
     return { label, value: kernels.metrics[key][row], title: `${key}: ${meaning}`, strong: WHOLES.includes(key) };
@@ -32,7 +31,7 @@ export function breakdown(main, kernels, row) {
       const note = title.replace(/\.avg\.pct_of_peak_sustained_(elapsed|active)$/, "");
       return { label: main.limiters[unit] ?? unit, value, title, note };
     });
-    return [h("h3", name), longBars(name, rows, MOST_PARTS)];
+    return [h("h3", name), firstOf(rows, MOST_PARTS, "parts", (some) => bars(name, some))];
   });
 }
 

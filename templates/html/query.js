@@ -37,14 +37,11 @@ function ofColumn({ sign, text }, value) {
     const bound = Number(text);
     return (row) => typeof value(row) === "number" && COMPARE[sign](value(row), bound);
   }
-  if (sign === ":")
-    return (row) =>
-      String(value(row) ?? "")
-        .toLowerCase()
-        .includes(text);
+  const shown = (row) => String(value(row) ?? "").toLowerCase();
+  if (sign === ":") return (row) => shown(row).includes(text);
   const equal = (row) => {
     const found = value(row);
-    return typeof found === "number" ? found === Number(text) : String(found ?? "").toLowerCase() === text;
+    return typeof found === "number" ? found === Number(text) : shown(row) === text;
   };
   return sign === "=" ? equal : (row) => !equal(row);
 }

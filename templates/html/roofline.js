@@ -4,7 +4,7 @@ import { base, chart, narrow } from "./chart.js";
 import { countOf, facets, fill, h, picker, s, section, switcher } from "./dom.js";
 import { micro, number, percent } from "./format.js";
 import { limiterSigns, targetSigns } from "./signs.js";
-import { go, keep } from "./state.js";
+import { chosenOf, go, update } from "./state.js";
 
 const LEVELS = { dram: "DRAM", l2: "L2", l1: "L1" };
 const WORKS = { all: "all FLOP", tensor: "tensor", fp32: "FP32", fp16: "FP16" };
@@ -107,62 +107,45 @@ const SIGNS = [
 
 /** The chart of all points with its switches; what they say is kept in the address. */
 export function roofline(side, params) {
-  const at = (name, other) => params.get(name) ?? other;
-  const chosen = {
-    level: at("level", "dram"),
-    work: at("work", "all"),
-    sign: at("sign", "kernel"),
-    only: at("only", null),
-    least: Number(at("least", 0)),
-  };
+  const chosen = chosenOf(params, { level: "dram", work: "all", sign: "kernel", only: null, least: 0 });
   const times = d3.extent(side.good(), (place) => side.value("time_cold_us", place));
   const frame = chart("Roofline of all points", (width) => draw(side, chosen, width));
   const legend = h("div.legend", { role: "group", "aria-label": "Series: press one to see it alone" });
   const shown = h("output.note");
-  const tell = () => {
-    fill(legend, legendOf(side, chosen, update));
+  const choose = (patch) => update(chosen, patch, show);
+  const show = () => {
+    fill(legend, legendOf(side, chosen, choose));
     fill(shown, chosen.least ? `≥ ${micro(chosen.least)}` : "all");
-  };
-  const update = (patch) => {
-    Object.assign(chosen, patch);
-    keep({ ...patch, least: chosen.least || null });
-    tell();
     frame.redraw();
   };
-  tell();
-  const range = { type: "range", min: 0, max: 100, step: 1, value: position(chosen.least, times) };
-  const oninput = () => update({ least: timeAt(Number(slider.value), times) });
+  show();
+  // The slider is logarithmic over the run times; at its left end nothing is hidden.
+  const position = d3.scaleLog(times, [0, 100]);
+  const range = { type: "range", min: 0, max: 100, step: 1, value: chosen.least && Math.round(position(chosen.least)) };
+  const least = () => (Number(slider.value) ? Number(position.invert(slider.value).toPrecision(3)) : null);
+  const oninput = () => choose({ least: least() });
   const slider = h("input", { ...range, "aria-label": "Hide points that run shorter than", oninput });
   const controls = h(
     "div.controls",
-    switcher("Memory level", Object.entries(LEVELS), chosen.level, (level) => update({ level })),
-    switcher("Work", Object.entries(WORKS), chosen.work, (work) => update({ work })),
-    picker("Signs", SIGNS, chosen.sign, (sign) => update({ sign, only: null })),
+    switcher("Memory level", Object.entries(LEVELS), chosen.level, (level) => choose({ level })),
+    switcher("Work", Object.entries(WORKS), chosen.work, (work) => choose({ work })),
+    picker("Signs", SIGNS, chosen.sign, (sign) => choose({ sign, only: null })),
     h("label.picker", h("span.label", "Run time"), slider, shown),
   );
   return h("div.roofline", controls, legend, frame);
 }
 
-// The slider is logarithmic over the run times; at its left end nothing is hidden.
-function timeAt(position, [low, high]) {
-  return position ? Number((low * (high / low) ** (position / 100)).toPrecision(3)) : 0;
-}
-
-function position(time, [low, high]) {
-  return time ? Math.round((100 * Math.log(time / low)) / Math.log(high / low)) : 0;
-}
-
 function signsOf(side, chosen) {
-  if (chosen.sign === "limiter") return { signs: limiterSigns(side), name: (at) => side.points.limiter[at] ?? "unknown" };
+  if (chosen.sign === "limiter") return { signs: limiterSigns(side.points.limiter), name: (at) => side.points.limiter[at] ?? "unknown" };
   return { signs: targetSigns(side), name: (at) => side.points.target[at] };
 }
 
-function legendOf(side, chosen, update) {
+function legendOf(side, chosen, choose) {
   const { signs, name } = signsOf(side, chosen);
   const counts = countOf(marks(side, chosen.level, chosen.work), ({ at }) => name(at));
   const look = (one) => [signs.mark(one), chosen.sign === "limiter" ? side.limiterName(one) : one];
   const names = signs.names.filter((one) => counts.has(one));
-  return facets(counts, names, chosen.only, look, (only) => update({ only }));
+  return facets(counts, names, chosen.only, look, (only) => choose({ only }));
 }
 
 function draw(side, chosen, width) {

@@ -37,12 +37,8 @@ export class Signs {
 // Known limiters first, so that they keep their signs whatever a page holds; others follow.
 const LIMITERS = ["dram", "latency", "tensor", "issue", "blocks", "l2", "l1", "tail"];
 
-export function limiterSigns(side) {
-  return signsOfLimiters(side.points.limiter);
-}
-
 /** Signs of limiters by name, the known ones first. */
-export function signsOfLimiters(names) {
+export function limiterSigns(names) {
   return new Signs([...LIMITERS, ...[...new Set(names.filter(Boolean))].sort()]);
 }
 

@@ -1,25 +1,12 @@
 /** Source: SASS and source lines of deep profiles, with the samples that found warps there. */
 
 import { block, has } from "./block.js";
-import { away, fill, folded, h, picker, section, switcher, table } from "./dom.js";
+import { away, choosing, cut, fill, folded, h, picker, section, switcher } from "./dom.js";
 import { count, number, percent } from "./format.js";
 import { listing } from "./grid.js";
 import { icicle } from "./icicle.js";
-import {
-  aside,
-  baseName,
-  byKey,
-  heat,
-  heatColumn,
-  instructionsOf,
-  PC,
-  reasonsOf,
-  reasonTable,
-  SASS,
-  samplesOf,
-  told,
-} from "./instructions.js";
-import { href, keep } from "./state.js";
+import { about, baseName, byKey, heat, heatColumn, instructionsOf, PANEL, PC, reasonsOf, SASS, samplesOf, told } from "./instructions.js";
+import { chosenOf, href, update } from "./state.js";
 
 const WORD_BYTES = 16; // of an instruction, from Volta on
 const MOST_PLACES = 60;
@@ -31,23 +18,11 @@ export async function source(evidence, params) {
   const kernels = all.filter((kernel) => kernel.pc.length);
   if (!kernels.length)
     return h("p.empty", "Not in this evidence: a deep profile. On a machine with a GPU `snakemake -j1 decode` takes one.");
-  const chosen = {
-    k: Number(params.get("k") ?? 0) || 0,
-    by: params.get("by") ?? "line",
-    at: params.get("at"),
-    q: params.get("q") ?? "",
-    sort: params.get("sort") ?? "pc",
-  };
-  const body = h("div");
-  const show = (k) => fill(body, kernelView(evidence, side, kernels[Math.min(k, kernels.length - 1)], chosen));
-  show(chosen.k);
+  const chosen = chosenOf(params, { k: 0, by: "line", at: null, q: "", sort: "pc" });
+  const show = (k) => kernelView(evidence, side, kernels[Math.min(k, kernels.length - 1)], chosen);
   const choices = kernels.map((kernel, at) => [String(at), `${kernel.name} · ${kernel.point}`]);
-  const choice = picker("Kernel", choices, String(chosen.k), (k) => {
-    Object.assign(chosen, { k: Number(k), at: null, q: "" });
-    keep({ k, at: null, q: null });
-    show(chosen.k);
-  });
-  return [h("div.controls", choice), body];
+  const kept = (k) => update(chosen, { k, at: null, q: "" });
+  return choosing(picker, "Kernel", choices, String(chosen.k), show, kept);
 }
 
 const GROUPS = [
@@ -65,8 +40,7 @@ function kernelView(evidence, side, kernel, chosen) {
   const view = { stalls: evidence.main.stalls, tag, chosen, rows, total: samplesOf(rows), places: h("div") };
   const list = listOf(view);
   const choose = (patch) => {
-    Object.assign(chosen, patch);
-    keep(patch);
+    update(chosen, patch);
     fill(view.places, placesOf(view, choose));
     list.refresh();
   };
@@ -92,7 +66,7 @@ function lineOf({ file, line }) {
 function placesOf({ rows, chosen, total, stalls, tag }, choose) {
   const groups = byKey(rows, (row) => keyOf(row, chosen.by));
   const lines = chosen.by === "line";
-  const body = groups.slice(0, MOST_PLACES).map(({ name, rows: found, samples }) => {
+  const row = ({ name, rows: found, samples }) => {
     const [first] = found;
     const pressed = chosen.at === name;
     const onclick = () => choose({ at: pressed ? null : name });
@@ -105,12 +79,11 @@ function placesOf({ rows, chosen, total, stalls, tag }, choose) {
       reasons(found, stalls),
       link(tag, first.file, lines && first.line),
     ];
-  });
+  };
   const [what, of] = lines ? ["line", "source or function"] : [chosen.by === "inside" ? "call site" : chosen.by, ["instructions"]];
   const heads = ["heat", ["share"], ["samples"], what, of, "why warps stood", "FlashInfer"];
-  const more = groups.length - MOST_PLACES;
-  const left = `${more} more with fewer samples: all are in the instructions below.`;
-  return h("div.places", table(heads, body, "Where warps stood"), more > 0 && h("p.note", left));
+  const left = " with fewer samples: all are in the instructions below";
+  return h("div.places", cut(heads, groups, row, "Where warps stood", MOST_PLACES, left));
 }
 
 /** The reasons of some instructions in words, the largest first. */
@@ -147,7 +120,7 @@ function listOf({ rows, chosen, total, stalls, tag }) {
     share: (row) => row.samples,
     line: (row) => row.file && `${row.file}:${String(row.line).padStart(6, "0")}`,
   };
-  const panel = aside();
+  const panel = h(...PANEL);
   const list = listing({
     name: "Instructions",
     what: "instructions",
@@ -167,11 +140,7 @@ function listOf({ rows, chosen, total, stalls, tag }) {
 
 function instruction(row, stalls, tag) {
   const where = `${row.file ?? "no file"}${row.line ? `:${row.line}` : ""} `;
-  return [
-    h("h3", h("code", row.sass ?? "–")),
-    h("p.note", where, link(tag, row.file, row.line), row.text && h("code", ` ${row.text}`)),
-    reasonTable([row], stalls),
-  ];
+  return about(row.sass ?? "–", [where, link(tag, row.file, row.line), row.text && h("code", ` ${row.text}`)], [row], stalls);
 }
 
 /** The instructions with a heading where some between them were never sampled. */

@@ -32,6 +32,7 @@ export function spark(name, lines) {
     drawn.map(({ line }, at) => s("path", { d: path(line), ...stroke(at) })),
     s("circle", { cx: x(best[0]), cy: y(best[1]), r: 2.2 }),
   );
+  const swatch = (at) => svg([18, 6], { "aria-hidden": "true" }, s("path", { d: "M0 3H18", ...stroke(at) }));
   const key = each("span.lines", names, (one, at) => h("span", swatch(at), one));
   return h("span.sparked", drawing, names.length > 1 && key);
 }
@@ -42,10 +43,6 @@ function svg([width, height], props, ...marks) {
 
 function stroke(at) {
   return { style: `stroke:var(--c${at})`, "stroke-dasharray": DASHES[at] };
-}
-
-function swatch(at) {
-  return svg([18, 6], { "aria-hidden": "true" }, s("path", { d: "M0 3H18", ...stroke(at) }));
 }
 
 /** What sets lines apart: the parameters that are not the same in all of them. */

@@ -20,6 +20,19 @@ export function go(view, params) {
   location.hash = href(view, params);
 }
 
+/** What a reader chose of the address: what stands there, else its default; a number where that is one. */
+export function chosenOf(params, defaults) {
+  const read = (text, other) => (typeof other === "number" ? Number(text) || other : (text ?? other));
+  return Object.fromEntries(Object.entries(defaults).map(([name, other]) => [name, read(params.get(name), other)]));
+}
+
+/** Put what is chosen now, here and in the address, and show it. */
+export function update(chosen, patch, show = () => null) {
+  Object.assign(chosen, patch);
+  keep(patch);
+  show();
+}
+
 /** Keep what was chosen within a view in the address, without a step. */
 export function keep(patch) {
   const { view, params } = read();

@@ -1,7 +1,7 @@
 /** Charts of a launch: its instructions and pipes, the spread over SMs and slices, counters over the run, occupancy. */
 
-import { bars, base, chart, longBars, narrow } from "./chart.js";
-import { beside, each, h, longTable, section } from "./dom.js";
+import { bars, base, chart, narrow } from "./chart.js";
+import { beside, each, firstOf, h, section, table } from "./dom.js";
 import { nano, number, percent, quantity } from "./format.js";
 import { sharedMemory } from "./profile.js";
 
@@ -13,9 +13,10 @@ export function mix({ pipes, opcodes }) {
   const all = d3.sum(opcodes, ([, n]) => n);
   const rows = opcodes.map(([label, n]) => ({ label, value: (100 * n) / all, title: `${number(n)} instructions of warps` }));
   const busy = pipes.map(([label, value]) => ({ label, value }));
+  const shown = (part, name = "Instruction mix") => bars(name, part);
   const executed = `${number(all)} instructions that warps executed, by opcode.`;
   return beside(
-    rows.length ? section("Instruction mix", executed, longBars("Instruction mix", rows, MOST_OPCODES, "opcodes")) : null,
+    rows.length ? section("Instruction mix", executed, firstOf(rows, MOST_OPCODES, "opcodes", shown)) : null,
     busy.length ? section("Pipes", "Per cent of each pipe's peak while SMs were active.", bars("Pipes", busy)) : null,
   );
 }
@@ -29,7 +30,8 @@ export function spread({ spread: found }) {
   });
   const heads = ["over", "counter", "least to most, mean", ["least"], ["mean"], ["most"], ["most above mean"]];
   const note = "Where the most loaded instance is far above the mean, the others wait for it.";
-  return section("Spread over SMs and slices", note, longTable(heads, rows, "Spread", MOST_SPREAD, "counters"));
+  const shown = (part, name = "Spread") => table(heads, part, name);
+  return section("Spread over SMs and slices", note, firstOf(rows, MOST_SPREAD, "counters", shown));
 }
 
 /** From the least loaded instance to the most loaded one, of which the whole strip is long, with a mark at the mean. */
@@ -38,11 +40,16 @@ function strip(mean, least, most) {
   return h("span.range", { "aria-hidden": "true" }, h("span.between", at(least)), h("span.mean", at(mean)));
 }
 
-/** Small charts beside each other. found: [name, its head, options(width) of its plot]. */
+/** Small charts beside each other. found: [name, what it says, its head, options of its plot]. */
 function multiples(found) {
-  return each("div.multiples", found, ([name, head, options]) => {
-    const plot = (width) => Plot.plot({ marginBottom: 24, ...options(width) });
-    return h("div", head, chart(name, plot));
+  return each("div.multiples", found, ([name, told, head, { x, y, ...options }]) => {
+    const ticks = (width) => (narrow(width) ? 3 : x.ticks);
+    const plot = (width) => ({ ...base(width, told), marginBottom: 24, x: { label: null, ...x, ticks: ticks(width) }, ...options });
+    return h(
+      "div",
+      head,
+      chart(name, (width) => Plot.plot({ ...plot(width), y: { label: null, grid: true, ticks: 3, zero: true, ...y } })),
+    );
   });
 }
 
@@ -54,18 +61,13 @@ export function series({ series: found }) {
   if (!known.length) return null;
   const charts = known.map(([name, unit, values]) => {
     const most = d3.max(values, ([, value]) => value);
-    const options = (width) => ({
-      ...base(width, `${name} over the run, at most ${quantity(most, unit)}`),
-      height: 110,
-      marginLeft: 44,
-      x: { label: null, tickFormat: nano, ticks: narrow(width) ? 3 : 5 },
-      y: { label: null, grid: true, ticks: 3, tickFormat: (value) => number(value), zero: true },
-      marks: [
-        Plot.areaY(values, { ...X, fill: "var(--c0)", fillOpacity: 0.18 }),
-        Plot.lineY(values, { ...X, stroke: "var(--c0)", strokeWidth: 1.3 }),
-      ],
-    });
-    return [name, h("code.note", name), options];
+    const marks = [
+      Plot.areaY(values, { ...X, fill: "var(--c0)", fillOpacity: 0.18 }),
+      Plot.lineY(values, { ...X, stroke: "var(--c0)", strokeWidth: 1.3 }),
+    ];
+    const axes = { x: { tickFormat: nano, ticks: 5 }, y: { tickFormat: (value) => number(value) } };
+    const told = `${name} over the run, at most ${quantity(most, unit)}`;
+    return [name, told, h("code.note", name), { ...axes, height: 110, marginLeft: 44, marks }];
   });
   return section("Over the run", "Counters that ncu sampled in passes of their own (PM sampling).", multiples(charts));
 }
@@ -80,19 +82,14 @@ export function curves(found, of, row) {
   if (!names.length) return null;
   const charts = names.map((name) => {
     const text = (value) => (name === "shared memory" ? `${number(value / 1024)}k` : number(value));
-    const options = (width) => ({
-      ...base(width, `Warps of an SM over ${name}; this launch has ${number(now[name])}`),
-      height: 120,
-      marginLeft: 30,
-      x: { label: null, ticks: 4, tickFormat: text },
-      y: { label: null, grid: true, ticks: 3, zero: true },
-      marks: [
-        Plot.lineY(found[name], { ...X, curve: "step-after", stroke: "var(--c0)", strokeWidth: 1.4 }),
-        Plot.ruleX([now[name]], { stroke: "var(--c1)", strokeWidth: 1.6 }),
-        Plot.text([now[name]], { x: (x) => x, text, frameAnchor: "top", textAnchor: "start", dx: 4, fill: "var(--text)" }),
-      ],
-    });
-    return [`Occupancy over ${name}`, h("span.note", `warps of an SM over ${name}`), options];
+    const marks = [
+      Plot.lineY(found[name], { ...X, curve: "step-after", stroke: "var(--c0)", strokeWidth: 1.4 }),
+      Plot.ruleX([now[name]], { stroke: "var(--c1)", strokeWidth: 1.6 }),
+      Plot.text([now[name]], { x: (x) => x, text, frameAnchor: "top", textAnchor: "start", dx: 4, fill: "var(--text)" }),
+    ];
+    const told = `Warps of an SM over ${name}; this launch has ${number(now[name])}`;
+    const options = { x: { ticks: 4, tickFormat: text }, height: 120, marginLeft: 30, marks };
+    return [`Occupancy over ${name}`, told, h("span.note", `warps of an SM over ${name}`), options];
   });
   return multiples(charts);
 }

@@ -1,7 +1,7 @@
 /** Reports beside each other, kernel by kernel and line by line; the first is the baseline. */
 
 import { block } from "./block.js";
-import { button, fill, folded, h, picker, section, table } from "./dom.js";
+import { button, choosing, cut, fill, folded, h, picker, section, table } from "./dom.js";
 import { change, interval, micro, nano, number, percent, quantity, relative, si, signed } from "./format.js";
 import { Grid, toRow } from "./grid.js";
 import { byKey, codeColumn, instructionsOf, samplesOf } from "./instructions.js";
@@ -64,7 +64,7 @@ function overview(main, all, kernels, show) {
   if (!kernels.length) return h("p.empty", "No kernel of the baseline is in another report.");
   const others = main.reports.slice(1);
   const heads = ["kernel", ["baseline"], ...others.flatMap((report) => [[report.file], ["change"], ["registers"], ["occupancy"]])];
-  const lines = kernels.slice(0, MOST).map((base) => {
+  const line = (base) => {
     const pick = h("button", { type: "button", class: "place", onclick: () => show(base) }, base.label);
     const cells = others.flatMap((_, at) => {
       const head = same(all[0], base, all[at + 1]);
@@ -77,8 +77,8 @@ function overview(main, all, kernels, show) {
       ];
     });
     return [pick, nano(base.time), ...cells];
-  });
-  return [table(heads, lines, "Kernels side by side"), kernels.length > MOST && h("p.note", `${kernels.length - MOST} more.`)];
+  };
+  return cut(heads, kernels, line, "Kernels side by side", MOST);
 }
 
 function changed(value) {
@@ -175,27 +175,18 @@ async function sources(main, places) {
   if (without.length) return section(title, null, h("p.empty", `No instructions of this kernel in this file: ${without.join(", ")}.`));
   const sides = found.map((one) => ({ found: one, rows: instructionsOf(one, (at) => ({ executed: one.executed[at] })) }));
   for (const side of sides) side.total = samplesOf(side.rows);
-  const body = h("div");
   const files = shared(...sides);
-  const show = (at) => fill(body, lines(sides, files[at]));
-  if (files.length) show(0);
   const samples = sides.map(({ total }, at) => `${number(total)} in ${names[at]}`).join(", ");
   const note = `Per cent of each report's own samples of this kernel: ${samples}. A sample says where a warp stood, so a line that gained may wait for what another causes.`;
   const choices = files.map(({ name }, at) => [String(at), name]);
-  const choice =
-    files.length > 0 &&
-    h(
-      "div.controls",
-      picker("File", choices, "0", (at) => show(Number(at))),
-    );
-  return section(title, note, choice, body, h("h3", "Instructions, by opcode"), opcodes(sides, names));
+  const shown = files.length > 0 && (await choosing(picker, "File", choices, "0", (at) => lines(sides, files[at])));
+  return section(title, note, shown, h("h3", "Instructions, by opcode"), opcodes(sides, names));
 }
 
-/** How many last parts of two paths are the same. */
+/** How many of two lists are the same from their beginning on. */
 function alike(a, b) {
-  let same = 0;
-  while (same < Math.min(a.length, b.length) && a[same] === b[same]) same += 1;
-  return same;
+  const other = a.findIndex((one, at) => one !== b[at]);
+  return other < 0 ? a.length : other;
 }
 
 /** The files that both have lines of, by the ends of their names, the most sampled of the baseline first. */
@@ -271,10 +262,8 @@ function matched(base, head) {
 
 /** The longest sequence of lines that both texts have in order; what lies between stands alone. */
 function byText(a, b) {
-  let top = 0;
-  while (top < a.length && top < b.length && a[top] === b[top]) top += 1;
-  let end = 0;
-  while (end < a.length - top && end < b.length - top && a[a.length - 1 - end] === b[b.length - 1 - end]) end += 1;
+  const top = alike(a, b);
+  const end = alike(a.slice(top).reverse(), b.slice(top).reverse());
   const pairs = d3.range(top).map((at) => [at + 1, at + 1]);
   pairs.push(...between(a.slice(top, a.length - end), b.slice(top, b.length - end)).map(([x, y]) => [x && x + top, y && y + top]));
   pairs.push(...d3.range(end).map((at) => [a.length - end + at + 1, b.length - end + at + 1]));
@@ -319,17 +308,12 @@ function opcodes(sides, names) {
     const [a, b] = sums.map((one) => one.get(opcode) ?? { executed: 0, samples: 0 });
     return { opcode, a, b };
   });
-  all.sort(
-    (x, y) =>
-      Math.abs(y.b.executed - y.a.executed) - Math.abs(x.b.executed - x.a.executed) ||
-      y.a.samples + y.b.samples - x.a.samples - x.b.samples,
-  );
+  const [changed, sampled] = [({ a, b }) => -Math.abs(b.executed - a.executed), ({ a, b }) => -(a.samples + b.samples)];
   if (!all.length) return h("p.empty", "No disassembly of this kernel.");
-  const rows = all.slice(0, MOST_OPCODES).map(({ opcode, a, b }) => {
+  const row = ({ opcode, a, b }) => {
     const change = a.executed === b.executed ? "same" : signed(b.executed - a.executed, number);
     return [h("code", opcode), number(a.executed), number(b.executed), change, number(a.samples), number(b.samples)];
-  });
+  };
   const heads = ["opcode", ...names.map((name) => [`executed, ${name}`]), ["difference"], ...names.map((name) => [`samples, ${name}`])];
-  const more = all.length - MOST_OPCODES;
-  return [table(heads, rows, "Instructions, by opcode"), more > 0 && h("p.note", `${more} more, that differ less.`)];
+  return cut(heads, d3.sort(all, changed, sampled), row, "Instructions, by opcode", MOST_OPCODES, ", that differ less");
 }

@@ -1,6 +1,6 @@
 /** The files: what made them, what is wrong with them, what they lack, and the NVTX ranges in them. */
 
-import { each, h, section, table } from "./dom.js";
+import { each, h, section, table, tabled } from "./dom.js";
 import { count, nano, number, percent } from "./format.js";
 
 export function files(main) {
@@ -32,8 +32,7 @@ function facts({ file, version, devices, problems }, tool, note, found) {
 export function lacking(report) {
   const rows = report.lacks.map(([what, option]) => [what, h("code", option)]);
   const note = "Captured again with these options it has them; --set full has most.";
-  const shown = table(["what", "brought by"], rows, `What ${report.file} lacks`);
-  return rows.length > 0 && section("Not in this report", note, shown);
+  return tabled("Not in this report", note, ["what", "brought by"], rows);
 }
 
 const OPEN = 2; // levels of ranges that are open at first

@@ -2,7 +2,7 @@
 
 import { block } from "./block.js";
 import { bars } from "./chart.js";
-import { beside, fill, folded, h, pairs, picker, search, section, switcher, table } from "./dom.js";
+import { beside, choosing, cut, fill, folded, h, pairs, picker, search, section, switcher, table } from "./dom.js";
 import { count, nano, number, percent, quantity, si } from "./format.js";
 import { icicle } from "./icicle.js";
 import { advice, breakdown, launch, light } from "./profile.js";
@@ -23,17 +23,11 @@ export async function kernel(main, params) {
   // A block has the panels of some neighbours together.
   const panels = await block(`kernels ${place.r} ${Math.floor(place.k / main.together)}`);
   const found = panels?.[place.k % main.together] ?? null;
-  const body = h("div");
   const at = indexOf(found, params.get("i"));
-  const show = async (part) => fill(body, await PARTS[part][1]({ main, report, place, found, at }));
+  const show = (part) => PARTS[part][1]({ main, report, place, found, at });
   const chosen = params.get("part") in PARTS ? params.get("part") : "profile";
   const names = Object.entries(PARTS).map(([part, [title]]) => [part, title]);
-  const choice = switcher("Part", names, chosen, (part) => {
-    keep({ part });
-    show(part);
-  });
-  await show(chosen);
-  return [heading(report, place, found), h("div.controls", choice), body];
+  return [heading(report, place, found), await choosing(switcher, "Part", names, chosen, show, (part) => keep({ part }))];
 }
 
 /** The row of the launch that the address names by its index in the report, else of the one that is shown first. */
@@ -66,20 +60,13 @@ function distribution({ least, q25, median, q75, most }, values, n, shown) {
 
 function profile({ main, found, at: first }) {
   if (!found) return h("p.empty", GONE);
-  const body = h("div");
   const of = found.launches;
-  const show = (row) => fill(body, sections(main, found, row));
-  show(first);
-  if (of.kernel.length === 1) return body;
   const names = of.kernel.map((index, row) => {
     const told = [`#${index}`, of.nvtx[row], of.grid[row] && `grid ${of.grid[row]}`, nano(of.duration_ns[row])];
     return [String(row), told.filter(Boolean).join(" · ")];
   });
-  const choice = picker("Launch", names, String(first), (row) => {
-    keep({ i: of.kernel[Number(row)] });
-    show(Number(row));
-  });
-  return [h("div.controls", choice), body];
+  const show = (row) => sections(main, found, Number(row));
+  return choosing(picker, "Launch", names, String(first), show, (row) => keep({ i: of.kernel[row] }));
 }
 
 function sections(main, found, row) {
@@ -217,16 +204,12 @@ async function counters({ report, place }) {
   const found = await block(`counters ${place.r} ${place.k}`);
   if (!found) return h("p.empty", report.kernels.counters[place.k] ? GONE : "Not in this file: all counters of this kernel.");
   const body = h("div");
-  const rows = found.name.map((name, at) => [h("code", name), quantity(found.value[at], found.unit[at]), String(found.value[at])]);
+  const row = (at) => [h("code", found.name[at]), quantity(found.value[at], found.unit[at]), String(found.value[at])];
   const show = (text) => {
     const words = text.toLowerCase().split(/\s+/);
-    const holds = rows.filter((_, at) => words.every((word) => found.name[at].toLowerCase().includes(word)));
-    fill(
-      body,
-      h("p.note", `${holds.length} of ${rows.length} counters`),
-      table(["counter", ["value"], ["exactly, in its base unit"]], holds.slice(0, MOST_COUNTERS), "Counters"),
-      holds.length > MOST_COUNTERS && h("p.note", `${holds.length - MOST_COUNTERS} more: filter for them.`),
-    );
+    const holds = d3.range(found.name.length).filter((at) => words.every((word) => found.name[at].toLowerCase().includes(word)));
+    const shown = cut(["counter", ["value"], ["exactly, in its base unit"]], holds, row, "Counters", MOST_COUNTERS, ": filter for them");
+    fill(body, h("p.note", `${holds.length} of ${found.name.length} counters`), shown);
   };
   show("");
   const box = search({ placeholder: "filter: lts__t hit", "aria-label": "Filter counters" }, show);

@@ -1,12 +1,12 @@
 /** All kernels of a report: first what limits them, by their share of the time; then each in a row. */
 
 import { has } from "./block.js";
-import { each, fill, h, section, switcher } from "./dom.js";
+import { choosing, each, h, section, switcher } from "./dom.js";
 import { count, nano, number, percent } from "./format.js";
 import { listing } from "./grid.js";
-import { signsOfLimiters } from "./signs.js";
+import { limiterSigns } from "./signs.js";
 import { line } from "./spark.js";
-import { go, href, keep } from "./state.js";
+import { chosenOf, go, href, keep } from "./state.js";
 import { lacking } from "./view_files.js";
 
 const FIRST = 8; // kernels whose limits are said in words above the table
@@ -14,24 +14,17 @@ const LIST = "Launches of one kernel are one row: time is that of the longest, t
 const KINDS = 6; // verdicts that the legend of the bar has
 
 export function kernels(main, params) {
-  const body = h("div");
-  const show = (r) => fill(body, ofReport(main, Math.min(Math.max(0, r), main.reports.length - 1), params));
-  const asked = Number(params.get("r") ?? 0) || 0;
-  show(asked);
-  if (main.reports.length === 1) return body;
+  const asked = Math.min(Math.max(0, Number(params.get("r") ?? 0) || 0), main.reports.length - 1);
   const names = main.reports.map(({ file }, at) => [String(at), file, at ? file : `${file}, the baseline`]);
-  const choice = switcher("Report", names, String(asked), (r) => {
-    keep({ r });
-    show(Number(r));
-  });
-  return [h("div.controls", choice), body];
+  const show = (r) => ofReport(main, Number(r), params);
+  return choosing(switcher, "Report", names, String(asked), show, (r) => keep({ r }));
 }
 
 function ofReport(main, r, params) {
   const report = main.reports[r];
   const rows = rowsOf(report, r);
   const total = totalOf(rows);
-  const signs = signsOfLimiters(rows.map((row) => row.limiter));
+  const signs = limiterSigns(rows.map((row) => row.limiter));
   return [
     section("What limits each kernel", answer(report, rows, total), shares(rows, total, signs), first(rows, total, signs)),
     section("Kernels", LIST, list(main, rows, total, signs, params)),
@@ -158,7 +151,7 @@ function list(main, rows, total, signs, params) {
     words: (name) => (rows[0] && name in rows[0] ? (row) => row[name] : null),
     text: (row) => `${row.name} ${row.demangled ?? ""} ${row.words ?? ""} ${row.stall?.[0] ?? ""}`,
     told: (found) => `${found.length} of ${rows.length} kernels${left}`,
-    chosen: { q: params.get("q") ?? "", sort: params.get("sort") ?? "-total" },
+    chosen: chosenOf(params, { q: "", sort: "-total" }),
     value: (key) => (row) => row[key],
     open: (row) => go("kernel", { r: row.r, k: row.k }),
   });

@@ -3,7 +3,7 @@
 import { fill, h, picker, section } from "./dom.js";
 import { count, number, percent } from "./format.js";
 import { Grid, listing, toRow } from "./grid.js";
-import { aside, baseName, byKey, codeColumn, heatColumn, instructionsOf, PC, reasonTable, SASS, samplesOf, told } from "./instructions.js";
+import { about, baseName, byKey, codeColumn, heatColumn, instructionsOf, PANEL, PC, SASS, samplesOf, told } from "./instructions.js";
 
 /** found: the code block of a kernel. */
 export function source(main, found) {
@@ -17,7 +17,7 @@ export function source(main, found) {
   }));
   const total = samplesOf(rows);
   const files = filesOf(found, rows);
-  const view = { main, found, rows, total, file: files[0]?.name ?? null, linked: new Set(), panel: aside() };
+  const view = { main, found, rows, total, file: files[0]?.name ?? null, linked: new Set(), panel: h(...PANEL) };
   const panes = h("div.panes");
   const show = () => {
     view.panes = [textPane(view), ptxPane(view), sassPane(view)].filter(Boolean);
@@ -127,7 +127,7 @@ function pane(view, name, rows, columns, list) {
     ...columns,
   ];
   const openRow = (row) => {
-    fill(view.panel, about(view, row));
+    fill(view.panel, aboutRow(view, row));
     open(view, row.own, grid);
   };
   const made = list && listing({ name, what: "instructions", rows: () => rows, columns: () => all, open: openRow, ...list });
@@ -194,13 +194,9 @@ function sassPane(view) {
 }
 
 /** The warp states of some instructions, for the panel below. */
-function about(view, row) {
+function aboutRow(view, row) {
   const text = row.text ?? row.sass ?? `line ${row.line}`;
   const samples = `${number(row.samples)} samples, ${share(view, row.samples) || "0"} % of all`;
-  return [
-    h("h3", h("code", text.trim())),
-    h("p.note", `${count(row.own.length, "instruction")}, ${samples}`),
-    askedWords(row.own),
-    reasonTable(row.own, view.main.stalls),
-  ];
+  const note = `${count(row.own.length, "instruction")}, ${samples}`;
+  return about(text.trim(), note, row.own, view.main.stalls, askedWords(row.own));
 }

@@ -2,7 +2,7 @@
 
 import { block } from "./block.js";
 import { chart } from "./chart.js";
-import { fill, h, section, switcher, table } from "./dom.js";
+import { choosing, cut, fill, h, section, switcher } from "./dom.js";
 import { nano, number, percent } from "./format.js";
 import { draw } from "./lanes.js";
 import { line } from "./spark.js";
@@ -11,18 +11,11 @@ import { keep } from "./state.js";
 const AT_ONCE = 120; // operations of one picture
 const MOST_ROWS = 200;
 
-export async function trace(main, params) {
-  const body = h("div");
-  const show = async (t) => fill(body, await ofTrace(main.traces[t], t));
+export function trace(main, params) {
   const asked = Math.min(Number(params.get("t") ?? 0) || 0, main.traces.length - 1);
-  await show(asked);
-  if (main.traces.length === 1) return body;
   const names = main.traces.map((one, at) => [String(at), one.file]);
-  const choice = switcher("Trace", names, String(asked), (t) => {
-    keep({ t });
-    show(Number(t));
-  });
-  return [h("div.controls", choice), body];
+  const show = (t) => ofTrace(main.traces[t], t);
+  return choosing(switcher, "Trace", names, String(asked), show, (t) => keep({ t }));
 }
 
 async function ofTrace(found, t) {
@@ -41,13 +34,12 @@ const TIMES = { least: "min_ns", "25 %": "q25_ns", median: "median_ns", "75 %": 
 
 function summary(found) {
   const total = d3.sum(found.summary, (row) => row.total_ns);
-  const rows = found.summary.slice(0, MOST_ROWS).map((row) => {
+  const cells = (row) => {
     const what = [h("code.wrap", row.name), row.kind, number(row.count), nano(row.total_ns), percent(row.total_ns / total, 1)];
     return [...what, ...Object.values(TIMES).map((key) => nano(row[key])), line(row.durations_ns) ?? ""];
-  });
+  };
   const heads = ["name", "kind", ["n"], ["total"], ["share"], ...Object.keys(TIMES).map((name) => [name]), "in their order"];
-  const more = found.summary.length - MOST_ROWS;
-  return [table(heads, rows, "What ran"), more > 0 && h("p.note", `${more} more names, each of less time.`)];
+  return cut(heads, found.summary, cells, "What ran", MOST_ROWS, " names, each of less time");
 }
 
 function timeline(operations, count) {
@@ -62,7 +54,7 @@ function timeline(operations, count) {
     const first = Number(slider.value) * AT_ONCE;
     const rows = d3.range(first, Math.min(here, first + AT_ONCE));
     fill(where, `operations ${first} to ${first + rows.length - 1} of ${count}`);
-    const part = cut(operations, rows);
+    const part = partOf(operations, rows);
     const drawn = chart("Timeline", (width) => draw(part, d3.range(rows.length), width));
     fill(frame, drawn);
   };
@@ -72,7 +64,7 @@ function timeline(operations, count) {
 }
 
 /** Some operations with their times from the first of them. */
-function cut(operations, rows) {
+function partOf(operations, rows) {
   const starts = rows.flatMap((row) => [operations.start_ns[row], operations.api_start_ns[row]]).filter((value) => value !== null);
   const start = d3.min(starts);
   const part = Object.fromEntries(Object.entries(operations).map(([name, values]) => [name, rows.map((row) => values[row])]));
