@@ -204,7 +204,8 @@ def test_a_function_takes_the_place_of_an_api_beside_a_patch(machine: Machine) -
     ],
 )
 def test_bad_usage(words, said, tmp_path):
-    done = ncuflow("try", tmp_path, "--target", "rmsnorm", *words)
+    target = [] if "--target" in words else ["--target", "rmsnorm"]
+    done = ncuflow("try", tmp_path, *target, *words)
     assert done.returncode == 2 and said in done.stderr
 
 
