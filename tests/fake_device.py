@@ -12,8 +12,10 @@ from ncuflow.run.launch import line_of
 from ncuflow.run.prepare import Record, Run
 from ncuflow.run.visits import run_points
 from ncuflow.sweep.points import Planned
-from ncuflow.target.contract import Work
+from ncuflow.target.contract import Target, Work
 from ncuflow.target.launch import Launch
+
+Numbers = tuple[float, ...]
 
 
 class Device:
@@ -55,20 +57,14 @@ class Device:
         launch.run()
         return launch.output()
 
-    def differences(
-        self, outputs: tuple[float, ...], expected: tuple[float, ...]
-    ) -> list[tuple[float, float]]:
+    def differences(self, outputs: Numbers, expected: Numbers) -> list[tuple[float, float]]:
         pairs = zip(outputs, expected, strict=True)
         return [(abs(o - e) / abs(e), abs(o - e)) for o, e in pairs]
 
-    def comparable(
-        self, outputs: tuple[float, ...], expected: tuple[float, ...]
-    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def comparable(self, outputs: Numbers, expected: Numbers) -> tuple[Numbers, Numbers]:
         return outputs, expected
 
-    def worst(
-        self, outputs: tuple[float, ...], expected: tuple[float, ...]
-    ) -> dict[str, int | float | list[int]]:
+    def worst(self, outputs: Numbers, expected: Numbers) -> dict[str, Any]:
         pairs = list(zip(outputs, expected, strict=True))
         far = max(range(len(pairs)), key=lambda i: abs(pairs[i][0] - pairs[i][1]))
         return {"output": far, "index": [0], "got": pairs[far][0], "expected": pairs[far][1]}
@@ -149,16 +145,23 @@ def fake_target(device: Device, **kinds: Any) -> Any:
             info={"split_kv": False, "seed": seed},
         )
 
-    return SimpleNamespace(
-        name="fake",
-        parameters={"n": 1},
-        choices={},
-        point_id=lambda p: f"fake/p{p['n']}",
-        edges=lambda p: [],
-        skip=skip,
-        work=lambda p: Work(1, 2, "none"),
-        prepare=prepare,
+    found = SimpleNamespace(
+        name="fake", parameters={"n": 1}, choices={}, skip=skip, prepare=prepare
     )
+    found.point_id, found.edges = (lambda p: f"fake/p{p['n']}"), (lambda p: [])
+    found.work = lambda p: Work(1, 2, "none")
+    return found
+
+
+def none_target(name: str = "none", **given: Any) -> Target:
+    """A target that launches nothing; given: what it has beside that."""
+    own = {
+        "title": name.title(),
+        "parameters": {"n": 1},
+        "id": "n{n}",
+        "prepare": lambda p, seed=0: None,
+    }
+    return Target(name=name, work=lambda p: Work(1, 1, "none"), **own | given)
 
 
 def made(n: int) -> list[Planned]:

@@ -34,7 +34,6 @@ MARKERS = ("gpu", "gpu_long")
 # Targets whose defaults take modules of minutes: POD's, with 16 instances, and fa3, which a cascade takes on Hopper. The
 # two are four fifths of what there is to compile for the tests of all.
 LONG = frozenset({"cascade", "pod"})
-LONG_MODULES = frozenset({"topk"})  # one of whose files took an H100's host more than ten minutes
 NO_CUTE_DSL = "No module named 'cutlass'"
 Plan = Mapping[str, Any]
 
@@ -43,14 +42,6 @@ def needs_gpu(name: str) -> pytest.MarkDecorator:
     """The marker of a test that launches a target's defaults."""
     mark: pytest.MarkDecorator = getattr(pytest.mark, MARKERS[name in LONG])
     return mark
-
-
-def for_minutes(spec: Any) -> bool:
-    """Whether a module (JitSpec) is known for it, or has more files than a prefill, or many of Hopper's kernels, which take five
-    times as long."""
-    if spec.name in LONG_MODULES:
-        return True
-    return len(spec.sources) > (3 if str(spec.name).endswith("_sm90") else 12)
 
 
 def skip_without_cute_dsl(reasons: Iterable[str | None]) -> None:

@@ -15,7 +15,6 @@ from ncuflow.target.contract import load
 from scripts import archive
 
 FOLDERS = sorted(path.parent for path in (ROOT / archive.FOLDER).glob("*/advice.json.xz"))
-DECODE = ROOT / "recordings/h200/0.7.2/decode"
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -69,46 +68,3 @@ def test_a_written_advice_has_what_was_free_settled(tmp_path):
     (tmp_path / "x.json").write_text('{"shapes": []}')
     with pytest.raises(BadInput, match="not an advice"):
         dispatch(["advise", "--recorded", str(tmp_path / "x.json")])
-
-
-@pytest.fixture(scope="module")
-def advice() -> Advice:
-    """As if it were raced: without causes."""
-    found = recorded.advise(DECODE, ["decode"], {}, "time_cold_us", 0.02)
-    for shape in found.shapes:
-        shape.cause = []
-    return found
-
-
-def test_what_a_run_left_is_kept_with_its_causes_and_told(advice: Advice, tmp_path: Path) -> None:
-    """A second run that says something else at one shape, no winner among pairs, and a choice that was not the fastest."""
-    run = tmp_path / "run"
-    run.mkdir()
-    again, whole = (advice.model_copy(deep=True) for _ in range(2))
-    again.shapes[1].best = [again.shapes[1].shape]
-    again.shapes[1].advised = again.shapes[1].shape
-    whole.shapes = whole.shapes[1:2]
-    taken = whole.shapes[0].choice(whole.shapes[0].advised)
-    faster = whole.shapes[0].choice(whole.shapes[0].shape)
-    assert taken is not None and faster is not None and taken.time_us is not None
-    faster.time_us = taken.time_us / 1.01
-    pairs = advice.model_copy(update={"shapes": []})
-    for name, one in {"advice": advice, "again": again, "aa": pairs, "regret-a": whole}.items():
-        (run / f"{name}.json").write_text(one.model_dump_json())
-    folder = archive.keep(run, DECODE / "decode/b18a3f74b", tmp_path)
-    assert folder == tmp_path / "h200"
-    stored = recorded.read(folder / "advice.json.xz")
-    assert any("99 % of its work is padding" in text for s in stored.shapes for text in s.cause)
-    assert stored.shapes[2].choices == advice.shapes[2].choices
-    # Beside the advice the choices stay that its words are about.
-    second = archive.read(folder, "again")
-    assert second is not None and second.shapes[3].advised is not None
-    assert [one.point for one in second.shapes[3].choices] == [second.shapes[3].advised]
-    said = archive.report(tmp_path)
-    assert "5 of 6 winners of both are the same; 5 of 6 shapes have the same advice" in said
-    assert "0 pairs of a choice with itself: no winner." in said
-    assert (
-        "at 1 shape: the advised one takes 1.0 % longer than the fastest at the median, 1.0 % at worst"
-        in said
-    )
-    assert said.count("99 % of its work is padding") == 1

@@ -1,7 +1,6 @@
 """On a GPU: small points of each target are right, and a planted wrong result is refused."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -15,7 +14,6 @@ from command import python, ran
 from fake_device import as_written
 
 from ncuflow.findings.ceilings import datasheet
-from ncuflow.gpu import nvml
 from ncuflow.parsers import nsys
 from ncuflow.race import measure
 from ncuflow.race.worker import Worker
@@ -243,16 +241,6 @@ print(torch.cuda.is_initialized(), torch.ones(2, device="cuda").sum().item())
 def test_a_context_is_made_beside_libraries_before_torch_begins() -> None:
     found = python("-c", BESIDE)
     assert found.stdout.split()[-4:] == ["1", "False", "True", "2.0"]
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    "name", [*(pytest.param(n, marks=small(n)) for n in sorted(known())), *AT_EDGES]
-)
-def test_no_module_that_compiles_for_minutes_is_among_the_short(name, points):
-    target, capabilities = load(name), builds.capabilities(os.environ, nvml.capabilities)
-    ours = builds.buildable(target, points, capabilities, print)
-    assert [m.name for m in builds.modules(target, ours) if gpu_modules.for_minutes(m)] == []
 
 
 @pytest.mark.gpu

@@ -371,38 +371,6 @@ def test_expected_performance_goes_to_the_largest_size_and_names_the_highest_rat
     assert performance(other)["cells"] == [other[0], None, other[1]]
 
 
-ROPE_GRIDS = {
-    ("RopeGridSplit",): ("few sequences can fill the GPU too", "or along a part of"),
-    ("BatchQKApplyRotary",): ("few sequences leave most of the GPU idle", "however many there are"),
-}
-
-
-@pytest.mark.parametrize("functions", ROPE_GRIDS, ids=lambda names: names[0])
-def test_the_blocks_of_rope_by_offsets_are_those_of_the_source_and_of_the_launches(
-    evidence, functions
-):
-    rope = [
-        point("rope", {"variant": v, "tokens": 4096, "batch": b}, 30.0, "dram")
-        for v, b in (("rope_pos_ids", 1), ("rope", 4))
-    ]
-    for one, waves in zip(rope, (12.9, 0.97), strict=True):
-        one["measurement"] |= {"grid_size": round(1000 * waves), "waves": waves}
-    write(evidence / "results", "rope_results", results("rope", rope))
-    code = {"api": {}, "files": {}, "templates": [], "kernels": []}
-    index = {
-        "version": "0", "scheduler": {}, "environment": {}, "targets": dict.fromkeys(known(), code),
-        "functions": {"data/include/flashinfer/pos_enc.cuh": [[1, 2, name] for name in functions]},
-    }  # fmt: skip
-    write(evidence / "evidence", "source_index", index)
-    text = chapter(evidence, "rope")
-    for found, phrases in ROPE_GRIDS.items():
-        assert all((phrase in text) == (found == functions) for phrase in phrases)
-    assert (
-        "- 4 096 tokens: 12 900 blocks, 12.9 waves, by position ids;"
-        " 970 blocks, 0.97 waves, by offsets of 4 sequences." in text
-    )
-
-
 def test_a_choice_that_depends_on_the_size_says_where_it_saves_and_where_it_costs():
     where = environment().get_template("guide/_section.md.j2").make_module({}).where
     verdicts = [
@@ -450,13 +418,6 @@ def test_a_mangled_kernel_has_no_table_of_what_nobody_can_read(evidence):
         f"**`RMSNormKernel (CuTe DSL)`**, {len(content['points'])} instances launched, compiled for"
         in norm
     )
-
-
-def test_a_kernel_without_generated_source_is_not_said_to_be_made_from_any():
-    code = environment().get_template("guide/_section.md.j2").make_module({}).code
-    of = {"steps": [], "kernels": [], "templates": [], "filter": None}
-    assert "made from" not in code({"code": of, "version": "0"})
-    assert "made from `a`, `b`." in code({"code": of | {"templates": ["a", "b"]}, "version": "0"})
 
 
 def test_plan_is_priced_in_layers_of_the_kernel_that_it_plans(evidence):
@@ -520,12 +481,6 @@ def test_a_setting_has_the_default_that_the_source_states(measured):
     section = measured("rmsnorm").split("## Options")[1].split("\n## ")[0]
     assert "| `FLASHINFER_USE_CUDA_NORM` | `'0'` |" in section
     assert "| `enable_pdl` | `None` |" in section
-
-
-def test_each_kernel_of_the_waits_begins_a_paragraph(measured):
-    lines = measured("decode").splitlines()
-    rules = [at for at, line in enumerate(lines) if line.startswith("NVIDIA's rules: ")]
-    assert len(rules) == 2 and all(not lines[at + 1] and lines[at][-1] == "." for at in rules)
 
 
 def test_times_by_size_are_those_of_one_line_each(evidence):

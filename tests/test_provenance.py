@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from command import python
-from conftest import ROOT
 
 from ncuflow.evidence.provenance import load_provenance, of_captures, one_line, together
 from ncuflow.io import BadInput
@@ -15,56 +13,6 @@ ENVIRONMENT = {
     "cutlass_dsl": None, "ncu": "2025.3", "nsys": "2023.4", "python": "3.11", "date": "2026-03-03T01:00:00Z",
     "recording": None, "mixed": [],
 }  # fmt: skip
-
-
-KEY = """
-    cccl: Annotated[str | None,
-        About("version of CCCL"), Condition("CCCL", version=True, absence=True, read=lambda: "2.8")
-    ]
-"""
-# What each room makes of a key: written down, read, validated, stored in tables, shown and compared.
-ROOMS = """
-import json
-from ncuflow.compare import differences
-from ncuflow.evidence import provenance as made
-from ncuflow.findings.columns import BY_NAME
-from ncuflow.io import BadInput
-from ncuflow.model import StoredOrigin
-from ncuflow.pages.html import columns as html
-from ncuflow.pages.markdown import machine_page
-from ncuflow.parsers import schema, tables
-from pydantic import TypeAdapter
-from pathlib import Path
-
-def reads(stored):
-    Path("environment.json").write_text(json.dumps({"provenance": stored}))
-    try:
-        return made.load_provenance(Path("."), None).get("cccl", "lost")
-    except BadInput as error:
-        return error.what
-
-told = {"tier": "A", "gpu": "H200"}
-origin = made.origin("H200", None)
-sides = [made.whole(told | {"cccl": version}) for version in ("2.7", "2.8", None)]
-peaks = {"dram_gbs": None, "tensor_tflops": None, "source": None}
-info = Path("environment_info.json")
-info.write_text(json.dumps({
-    "schema": 1, "provenance": sides[1], "findings": [],
-    "ceilings": {"gpu": None, "datasheet": peaks, "measured": {
-        **peaks, "read_gbs": None, "series": {}, "tensor_tflops": {},
-    }},
-}))
-row = tables._capture("timing", TypeAdapter(StoredOrigin).validate_python(origin))
-print(json.dumps({
-    "written": origin["cccl"], "read": reads(told | origin), "older": reads(told), "refused": reads(told | {"cccl": 3}),
-    "row": row["cccl"], "column": schema.schema("captures").field("cccl").metadata[b"meaning"].decode(),
-    "measurement": BY_NAME["cccl_version"].formula, "line": made.one_line(sides[0]),
-    "difference": [vars(found) for found in differences.of_sides(*sides[:2], [])],
-    "together": made.together(sides)["cccl"],
-    "page": [line for line in machine_page.render(info).splitlines() if "CCCL |" in line],
-    "html": html.columns(sides, html.main([])["software"])["cccl"], "called": html.main([])["software"]["cccl"],
-}))
-"""
 
 
 def capture(**own):
@@ -145,31 +93,3 @@ def test_an_environment_keeps_what_it_says(tmp_path):
     unsaid = ("sm_count", "l2_bytes", "memory_bytes", "clock_policy", "compute_capability")
     expected = ENVIRONMENT | {"tier": "C", "recording": "x"} | dict.fromkeys(unsaid)
     assert load_provenance(tmp_path, "x") == expected
-
-
-@pytest.fixture
-def with_a_key(tmp_path):
-    """The package with one line more: a key of an origin."""
-    package = tmp_path / "ncuflow"
-    package.mkdir()
-    for path in (ROOT / "ncuflow").iterdir():
-        if path.name not in ("model.py", "__pycache__"):
-            (package / path.name).symlink_to(path)
-    text, line = (ROOT / "ncuflow/model.py").read_text(), "    # Part of the host times.\n"
-    assert text.count(line) == 1
-    (package / "model.py").write_text(text.replace(line, KEY + line))
-    return tmp_path
-
-
-def test_a_new_key_is_declared_in_one_place(with_a_key):
-    run = python("-c", ROOMS, cwd=with_a_key)
-    assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout) == {
-        "written": "2.8", "read": "2.8", "older": None, "row": "2.8", "column": "version of CCCL",
-        "refused": "not what a preflight found (provenance.cccl: Input should be a valid string)",
-        "measurement": "what the point was measured with: CCCL",
-        "line": "Tier A (live counters) · H200 · CCCL 2.7",
-        "difference": [{"axis": "CCCL", "base": "2.7", "head": "2.8", "cause": True}],
-        "together": "2.7 and 2.8 and none",
-        "page": ["| CCCL | 2.8 |"], "html": ["2.7", "2.8", None], "called": "CCCL",
-    }  # fmt: skip

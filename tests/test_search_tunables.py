@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from conftest import some
+from fake_device import none_target
 from flashinfer_source import flashinfer_package
 
 from ncuflow.experiments.choices import (
@@ -16,7 +17,7 @@ from ncuflow.experiments.choices import (
     write,
 )
 from ncuflow.sweep.points import Planned
-from ncuflow.target.contract import Target, Work, known
+from ncuflow.target.contract import known
 from ncuflow.target.source import Constant, Source, Tunable
 
 HEADER = "data/include/flashinfer/made.cuh"
@@ -84,15 +85,12 @@ def test_edits_change_their_values_alone(package: Path, tmp_path: Path) -> None:
     assert (package / HEADER).read_text() == TEXT
 
 
-TARGET = Target(
-    name="made",
-    title="Made",
+TARGET = none_target(
+    "made",
     parameters={"n": 1, "split": "auto"},
     choices={"split": ("auto", "off")},
     free=lambda p: {"split": "auto"},
     id="n{n}_{split}",
-    work=lambda p: Work(1, 1, "none"),
-    prepare=lambda p, seed=0: None,
     source=Source(
         tunables=(
             Tunable("threads", (place(),), (256, 64), where="n > 1"),

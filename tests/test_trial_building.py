@@ -6,22 +6,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from fake_device import none_target
 
 from ncuflow.experiments import build
 from ncuflow.experiments.build import NotCompiledError, built
 from ncuflow.experiments.variant import Overlay
 from ncuflow.race.sides import BaseError, LostError, SideError
 from ncuflow.sweep.points import Planned
-from ncuflow.target.contract import Target, Work
 
-TARGET = Target(
-    name="none",
-    title="None",
-    parameters={"n": 1},
-    id="n{n}",
-    work=lambda p: Work(1, 1, "none"),
-    prepare=lambda p, seed=0: None,
-)
+TARGET = none_target()
 POINT = Planned("none/n1", "none", {"n": 1})
 INSTALLED = Path("/installed/flashinfer")
 

@@ -9,13 +9,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_device import none_target
 
 from ncuflow.experiments.variant import check_function, named_function
 from ncuflow.io import CommandError, UsageError
 from ncuflow.race.hooks import Substitute
 from ncuflow.race.worker import Worker
 from ncuflow.sweep.points import Planned
-from ncuflow.target.contract import Target, Work
+from ncuflow.target.contract import Target
 from ncuflow.target.launch import Launch
 
 
@@ -71,14 +72,7 @@ def target(call: Callable[[int, float], float]) -> Target:
 
         return Launch(run, lambda: tuple(found), lambda: (2.0 + 2 * seed,), 1e-3, lambda: ())
 
-    return Target(
-        name="t",
-        title="T",
-        parameters={"n": 1},
-        id="n{n}",
-        work=lambda p: Work(1, 1, ""),
-        prepare=prepare,
-    )
+    return none_target("t", prepare=prepare)
 
 
 def test_the_function_is_called_at_every_point_and_with_other_inputs(applied: Applied) -> None:

@@ -215,11 +215,6 @@ def test_a_difference_is_that_of_the_files_and_not_the_text_of_the_patch(package
     assert "author" not in found
 
 
-def test_a_file_that_stays_as_it_is_is_none_of_a_change(package: Path, tmp_path: Path) -> None:
-    overlay = laid(package, SAME + hunk(SOURCE), tmp_path)
-    assert overlay.files == {PurePosixPath(SOURCE)}
-
-
 def test_a_long_difference_is_cut_and_says_how_much_is_left(package: Path, tmp_path: Path) -> None:
     overlay = laid(package, hunk("csrc/b.cu"), tmp_path)
     lines = [f"{n} {'x' * 90}" for n in range(1000)]

@@ -9,14 +9,13 @@ import pytest
 from fake_device import Device, fake_target, made
 
 from ncuflow.experiments.text import case_lines
-from ncuflow.race.measure import Sides, cases, checked, timed
+from ncuflow.race.measure import Sides, checked, timed
 from ncuflow.race.record import MeasuredPoint
 from ncuflow.race.sequential import LOOKS
 from ncuflow.race.sides import BaseError, LostError, SideError
 from ncuflow.race.worker import LAUNCHES, SEEDS, Worker, first_error
 from ncuflow.run import timing
 from ncuflow.run.timing import Burst
-from ncuflow.sweep.points import Planned
 
 
 class Paced(Device):
@@ -280,14 +279,6 @@ def test_an_input_of_two_points_is_checked_once() -> None:
     assert [case.id for case in first.cases] == ["fake/p1", "fake/p9"]
     assert [case.id for case in second.cases] == ["fake/p2", "fake/p9"]
     assert trial.log.count("change check fake/p9") == 1
-
-
-def test_cases_are_the_point_first() -> None:
-    target = Trial().base.target
-    assert [case.id for case in cases(target, Planned("fake/p3", "fake", {"n": 3}))] == [
-        "fake/p3",
-        "fake/p30",
-    ]
 
 
 def test_a_throttled_burst_is_taken_again_and_counted_where_it_stays_so() -> None:

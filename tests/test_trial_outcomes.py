@@ -2,11 +2,7 @@
 
 import json
 import lzma
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +11,9 @@ import pytest
 import trial_data
 from conftest import ROOT, some
 
-from ncuflow.experiments.record import Trial, Trials, read
+from ncuflow.experiments.record import Trial, Trials
 from ncuflow.io import BadInput
 from scripts import docs, outcomes
-
-KEEP = ROOT / "scripts/keep-outcomes"
 
 
 def put(folder: Path, name: str, expected: str, trial: Trial | None) -> Path:
@@ -82,14 +76,6 @@ def test_a_page_has_what_was_expected_and_what_came(changes: Path) -> None:
     assert "0 of 1 inputs are right." in bad and "## Is it faster?" not in bad
 
 
-def test_of_many_kernels_a_page_has_the_first_and_counts_the_others(changes: Path) -> None:
-    trial = trial_data.trial()
-    trial.modules[0].kernels *= 4
-    text = outcomes.page(outcomes.examples(changes)[0], trial)
-    assert text.count("Kernel`:") == outcomes.KERNELS
-    assert f"\n- and {8 - outcomes.KERNELS} more\n" in text
-
-
 def test_the_table_counts_what_came_as_expected(changes: Path) -> None:
     table = outcomes.pages(changes)[changes / "README.md"]
     assert "1 of 2 came as expected: NVIDIA H200, FlashInfer 0.7.2." in table
@@ -99,13 +85,6 @@ def test_the_table_counts_what_came_as_expected(changes: Path) -> None:
         "| [The change later](later/README.md) | twice | faster | – | – |",
         "| [The change slow](slow/page.md) | twice | slower | slower | 0.0 % to +10.0 % |",
     ]
-
-
-def test_before_anything_was_tried_the_table_says_no_count(tmp_path: Path) -> None:
-    put(tmp_path, "later", "faster", None)
-    (table,) = outcomes.pages(tmp_path).values()
-    assert "as expected" not in table and "| [The change later](later/README.md)" in table
-    assert outcomes.pages(tmp_path / "none") == {}
 
 
 def test_several_trials_in_one_record_are_refused(tmp_path: Path) -> None:
@@ -122,27 +101,6 @@ def test_nothing_that_a_record_says_is_markup(name, changes, monkeypatch):
     hostile.check(lambda: outcomes.pages(changes)[path], monkeypatch)
 
 
-def test_records_are_kept_in_the_folders_of_their_changes(changes: Path, tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    shutil.copytree(changes, project / "examples/changes", ignore=shutil.ignore_patterns("project"))
-    (project / "scripts").mkdir()
-    shutil.copy(KEEP, project / "scripts")
-    slow, later = trial_data.trial(), trial_data.trial(outcome="faster")
-    slow.change.name, later.change.name = "slow.patch", "later.patch"
-    both = project / "both.json"
-    both.write_text(Trials(trials=[slow, later]).model_dump_json())
-    command = [sys.executable, str(project / "scripts/keep-outcomes"), str(both)]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "slow: slower\nlater: faster\n"), done.stderr
-    (kept,) = read(project / "examples/changes/later" / outcomes.RECORD)
-    assert kept.outcome == "faster" and kept.points == later.points and kept.change.diff is None
-    slow.change.name = "other.patch"
-    both.write_text(slow.model_dump_json())
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "other.patch is no change of" in done.stderr
-
-
 SPILL = next(one for one in outcomes.examples(ROOT / docs.EXAMPLES) if one.name == "decode-spill")
 
 
@@ -156,39 +114,3 @@ def test_of_kernels_that_differ_a_page_has_those_that_the_points_launch() -> Non
         "2, 4, 8, 16, 1, 8",
     ]
     assert "Of the 12 other kernels whose code differs its points launch none." in text
-
-
-def test_where_no_rule_tells_what_is_launched_new_kernels_and_the_points_types_come_first() -> None:
-    assert SPILL.trial is not None
-    kernels = SPILL.trial.modules[0].kernels
-    named = [
-        "ns::k<__nv_fp8_e4m3, 64>",
-        "ns::k<__half, 64>",
-        "ns::k<__half, 128>",
-        "ns::made<float>",
-    ]
-    module = SPILL.trial.modules[0].model_copy(
-        update={"kernels": [k.model_copy(update={"name": n}) for k, n in zip(kernels, named, strict=False)]}
-    )  # fmt: skip
-    module.kernels[3].base = None
-    trial = SPILL.trial.model_copy(update={"modules": [module]})
-    for unknown in (trial, trial.model_copy(update={"gpu": "NVIDIA H999"})):
-        found, launched = outcomes.relevant(SPILL, unknown)
-        assert ([kernel.name for kernel in found], launched) == (
-            [named[i] for i in (3, 2, 1, 0)],
-            False,
-        )
-        assert "other kernels whose code differs" not in outcomes.page(SPILL, unknown)
-
-
-def test_the_record_of_another_gpu_is_kept_beside_that_of_the_first(tmp_path: Path) -> None:
-    own = put(tmp_path, "slow", "slower", None)
-    h200, h100 = trial_data.trial(), trial_data.trial(gpu="NVIDIA H100 80GB HBM3")
-    assert outcomes.kept_in(own, h200).name == outcomes.RECORD
-    put(tmp_path / "again", "slow", "slower", h100)
-    own = tmp_path / "again/slow"
-    assert outcomes.kept_in(own, h100).name == outcomes.RECORD
-    assert outcomes.kept_in(own, h200).name == "trial-h200.json.xz"
-    outcomes.kept_in(own, h200).write_bytes(lzma.compress(h200.model_dump_json().encode()))
-    (example,) = outcomes.examples(tmp_path / "again")
-    assert example.trial == h100 and example.others == (h200,)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from benchmarks import gpu_use
 from ncuflow.gpu import use
 
 
@@ -81,38 +80,6 @@ def test_the_share_of_a_span(tmp_path, since, until, expected):
         (1.0, 1, "begins", "a"), (3.0, 1, "ends", "a"), (4.0, 2, "begins", "a"), (7.0, 2, "ends", "a"),
     )  # fmt: skip
     assert use.share(use.read(path), since, until) == expected
-
-
-def test_the_benchmark_names_what_the_gpu_waited_for_longest(tmp_path: Path) -> None:
-    path = told(
-        tmp_path / "use.jsonl",
-        (0.0, 1, "loads", "a"), (8.0, 1, "waits", "a"), (10.0, 1, "begins", "a"), (13.0, 1, "ends", "a"),
-        (1.0, 2, "loads", "a"), (9.0, 2, "waits", "a"), (14.0, 2, "begins", "a"), (20.0, 2, "ends", "a"),
-    )  # fmt: skip
-    held = use.read(path)
-    assert gpu_use.spans(held[0]) == {"loads": (0, 8), "waits": (8, 10), "has the GPU": (10, 13)}
-    assert gpu_use.summary(held, 0.0) == {
-        "seconds": 20.0,
-        "held": 0.45,
-        "jobs": 2,
-        "longest_gaps_before": [["job 1", 10.0], ["job 2", 1.0]],
-    }
-
-
-def test_the_benchmark_tells_where_the_seconds_of_each_kind_of_job_went(tmp_path: Path) -> None:
-    path = told(
-        tmp_path / "use.jsonl",
-        (0.0, 1, "loads", "a"), (8.0, 1, "waits", "a"), (10.0, 1, "begins", "a"), (12.5, 1, "ready", "a"),
-        (16.0, 1, "done", "a"), (17.0, 1, "ends", "a"), (18.0, 2, "begins", "a"), (20.0, 2, "ends", "a"),
-    )  # fmt: skip
-    text = path.read_text().replace("job 1", "ncu rope sweep").replace("job 2", "preflight")
-    path.write_text(text)
-    assert gpu_use.table(use.read(path)).splitlines() == [
-        "| | jobs | loads | waits | begin | points | ends |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-        "| ncu sweep | 1 | 8.0 | 2.0 | 2.5 | 3.5 | 1.0 |",
-        "| preflight | 1 | 0.0 | 0.0 | 0.0 | 2.0 | 0.0 |",
-    ]
 
 
 def test_gpus_that_nobody_had_do_not_count(tmp_path: Path) -> None:
