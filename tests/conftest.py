@@ -54,9 +54,8 @@ class Finished:
     @property
     def outputs(self) -> Path:
         """The folder of the one machine that the run made pages for."""
-        (folder,) = (
-            path for path in (self.folder / "outputs").iterdir() if path.name != "this-machine"
-        )
+        made = (self.folder / "outputs").iterdir()
+        (folder,) = (path for path in made if path.name != "this-machine")
         return folder
 
     def copied(self, folder: Path) -> Pipeline:
@@ -72,20 +71,16 @@ class Pipeline(Finished):
         environment = os.environ | {"NCUFLOW_TEST_TOKEN": SECRET, "PYTHONDONTWRITEBYTECODE": "1"}
         done = warm.run("snakemake", "-j1", *arguments, cwd=self.folder, env=environment)
         if check and done.returncode:
-            pytest.fail(
-                f"{' '.join(arguments)}: status {done.returncode}\n{done.stdout}\n{done.stderr}"
-            )
+            said = f"{done.stdout}\n{done.stderr}"
+            pytest.fail(f"{' '.join(arguments)}: status {done.returncode}\n{said}")
         return done
 
     def planned(self, *arguments: str) -> list[str]:
         """Names of the rules that a dry run would execute, one an entry a job."""
         done = self.run("-n", "--quiet", "host", *arguments)
-        text = done.stdout + done.stderr
-        return [
-            line.split()[1].rstrip(":")
-            for line in text.splitlines()
-            if line.startswith(("rule ", "localrule ", "checkpoint "))
-        ]
+        begins = ("rule ", "localrule ", "checkpoint ")
+        lines = (done.stdout + done.stderr).splitlines()
+        return [line.split()[1].rstrip(":") for line in lines if line.startswith(begins)]
 
 
 def copy_project(folder: Path, names: Sequence[str] = COPIED) -> Pipeline:
@@ -95,9 +90,8 @@ def copy_project(folder: Path, names: Sequence[str] = COPIED) -> Pipeline:
         if name == "recordings":
             (folder / name).symlink_to(source)
         elif source.is_dir():
-            shutil.copytree(
-                source, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
-            )
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source, folder / name, symlinks=True, ignore=ignored)
         elif source.exists():
             shutil.copy(source, folder / name)
     return Pipeline(folder)
@@ -231,9 +225,7 @@ def undisturbed(shared: Path) -> fake_machine.Machine:
     return Machine(filled_once(shared / "undisturbed", fill))
 
 
-@pytest.fixture(
-    params=[False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["slice", "every"]
-)
+@pytest.fixture(params=some_by_default([False, True], 2), ids=["slice", "every"])
 def every(request: pytest.FixtureRequest) -> bool:
     """Whether a test goes through every case, as `scripts/check-all` asks, or through those that stand for the others."""
     return bool(request.param)

@@ -24,16 +24,9 @@ Job = dict[str, Any]
 RECORDED: Job = {"source": "recorded", "targets": ["merge_state", "rmsnorm"]}
 
 
-def graph(
-    folder: Path,
-    target: str,
-    config: Mapping[str, Any],
-    changes: tuple[str, ...] = (),
-    environment: dict[str, str] | None = None,
-    lost: tuple[str, ...] = (),
-) -> tuple[list[Job], dict[str, list[str]]]:
+def graph(folder: Path, *asked_for: Any, **more: Any) -> tuple[list[Job], dict[str, list[str]]]:
     """(jobs, changed or lost file -> rules of the jobs that would run) of a project whose outputs are made."""
-    found = asked(folder, target, config, changes, environment, lost)
+    found = asked(folder, *asked_for, **more)
     assert not any(job["runs"] for job in found["jobs"])
     return found["jobs"], found["reruns"]
 
@@ -93,21 +86,16 @@ def all_lost_are_made_again(
 def jobs(targets: list[str], config: dict[str, Any]) -> list[Job]:
     """Rule, inputs, outputs, command and whether it would run, of every job."""
     from snakemake.api import SnakemakeApi
-    from snakemake.settings.types import (
-        ConfigSettings,
-        DAGSettings,
-        OutputSettings,
-        Quietness,
-        ResourceSettings,
-    )
+    from snakemake.settings import types
 
-    with SnakemakeApi(OutputSettings(quiet={Quietness.ALL}, dryrun=True)) as api:
+    quiet = types.OutputSettings(quiet={types.Quietness.ALL}, dryrun=True)
+    with SnakemakeApi(quiet) as api:
         workflow = api.workflow(
-            resource_settings=ResourceSettings(cores=1),
-            config_settings=ConfigSettings(config=config),
+            resource_settings=types.ResourceSettings(cores=1),
+            config_settings=types.ConfigSettings(config=config),
             snakefile=Path("Snakefile"),
         )
-        dag = workflow.dag(DAGSettings(targets=set(targets)))
+        dag = workflow.dag(types.DAGSettings(targets=set(targets)))
         dag.printrulegraph()
         graph = dag.workflow_api._workflow.dag
         needed = set(graph.needrun_jobs())

@@ -52,11 +52,8 @@ class MadeTrace:
             args["graph node id"] = self.number
         self._add("kernel", name, start, us, 0, stream, args)
         if dims:
-            shapes = {
-                "External id": self.number,
-                "Input Dims": dims,
-                "Input type": ["c10::Half"] * 2,
-            }
+            shapes = {"External id": self.number, "Input Dims": dims}
+            shapes["Input type"] = ["c10::Half"] * 2
             self._add("cpu_op", op, call - 1, 0.5, 10, 10, shapes)
         if correlation is None:
             self.call("cudaLaunchKernel", call, 0.5, number)
@@ -76,9 +73,9 @@ class MadeTrace:
         self._add("cuda_runtime", name, start, us, 10, 10, {"correlation": correlation})
 
     def range(
-        self, name: str, start: float, end: float, category: str = "user_annotation"
+        self, name: str, start: float, end: float, kind: str = "user_annotation"
     ) -> MadeTrace:
-        self._add(category, name, start, end - start, 10, 10, {})
+        self._add(kind, name, start, end - start, 10, 10, {})
         return self
 
     def _add(
@@ -90,17 +87,9 @@ class MadeTrace:
 
     def write(self, path: Path, gpu: str | None = GPU) -> Path:
         devices = [{"id": 0, "name": gpu, "numSms": 132}] if gpu else []
-        content = {
-            "schemaVersion": 1,
-            "deviceProperties": devices,
-            "traceEvents": self.events,
-            "traceName": "x",
-        }
-        text = json.dumps(content)
-        if path.suffix == ".gz":
-            path.write_bytes(gzip.compress(text.encode()))
-        else:
-            path.write_text(text, encoding="utf-8")
+        content = {"schemaVersion": 1, "deviceProperties": devices, "traceName": "x"}
+        text = json.dumps(content | {"traceEvents": self.events}).encode()
+        path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
         return path
 
 

@@ -15,7 +15,7 @@ import select
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import fake_gpus
 import warm
 import yaml
-from conftest import ROOT, Pipeline, copy_project
+from conftest import COPIED, ROOT, Pipeline, copy_project
 
 # What a run on it is asked for: all that is measured, and the tables of it.
 TABLE = "outputs/fake/tables/toy/timing.parquet"
@@ -236,16 +236,12 @@ class Machine:
 
     @property
     def environment(self) -> dict[str, str]:
-        return (
-            os.environ
-            | fake_gpus.environment(self.folder)
-            | {
-                "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
-                "NCUFLOW_LOCK_DIR": str(self.folder / "locks"),
-                "NCUFLOW_TEST_PLAN": str(self.folder / "plan"),
-                "PYTHONDONTWRITEBYTECODE": "1",
-            }
-        )
+        return os.environ | fake_gpus.environment(self.folder) | {
+            "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+            "NCUFLOW_LOCK_DIR": str(self.folder / "locks"),
+            "NCUFLOW_TEST_PLAN": str(self.folder / "plan"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }  # fmt: skip
 
     def copied(self, folder: Path) -> Machine:
         """A copy in a new folder, with all that was measured."""
@@ -312,11 +308,8 @@ class Machine:
 
     def records(self) -> dict[str, dict[str, object]]:
         """Timing records of all batches by point."""
-        lines = [
-            json.loads(line)
-            for path in sorted(self.captures.glob("b*/timing.jsonl"))
-            for line in path.read_text().splitlines()
-        ]
+        texts = [path.read_text() for path in sorted(self.captures.glob("b*/timing.jsonl"))]
+        lines = [json.loads(line) for text in texts for line in text.splitlines()]
         return {record["point"]: record for record in lines}
 
     def table(self, name: str) -> list[dict[str, object]]:
@@ -330,18 +323,14 @@ class Machine:
 def make(folder: Path, points: int = 7, batch_size: int = 4) -> Machine:
     """The fake machine in `folder`: a sweep of `points` points, batches of about `batch_size`: of 7, two."""
     recorded = next((ROOT / "recordings/h200/0.7.2/default").glob("*/b*/sweep.ncu-rep.xz"))
-    project: Pipeline = copy_project(folder, [name for name in _parts() if name != "recordings"])
+    project: Pipeline = copy_project(folder, [name for name in COPIED if name != "recordings"])
     (project.folder / "targets/toy.py").write_text(TARGET.lstrip())
     (project.folder / "targets/plans.py").write_text(PLANS.lstrip())
-    with (project.folder / "ncuflow/run/gpu.py").open("a") as device:
-        device.write(DEVICE)  # in place of the real one
-    with (project.folder / "ncuflow/run/ceilings.py").open("a") as device:
-        device.write(DRIVER)
-    with (project.folder / "ncuflow/run/probes.py").open("a") as question:
-        question.write(ASK)
     ceilings = json.loads((ROOT / "recordings/h200/0.7.2/default/ceilings.json").read_text())
-    with (project.folder / "ncuflow/run/ceilings.py").open("a") as measuring:
-        measuring.write(f"\n\ndef measure(device):\n    return {ceilings!r}\n")
+    measure = f"\n\ndef measure(device):\n    return {ceilings!r}\n"
+    for name, text in {"gpu": DEVICE, "ceilings": DRIVER + measure, "probes": ASK}.items():
+        with (project.folder / f"ncuflow/run/{name}.py").open("a") as module:
+            module.write(text)  # in place of the real one
     plan = project.folder / "plan"
     plan.mkdir()
     _make_pipes(plan)
@@ -384,9 +373,3 @@ def program(folder: Path, name: str, text: str) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     path.chmod(0o755)
-
-
-def _parts() -> Sequence[str]:
-    from conftest import COPIED
-
-    return COPIED

@@ -4,6 +4,7 @@ import os
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import fake_gpus
 from command import ran
@@ -25,7 +26,7 @@ def make(folder: Path) -> Path:
     return folder
 
 
-def run(machine: Path, *words: str, cwd: Path | None = None, path: str = "", **env: str) -> tuple[int, str]:  # fmt: skip
+def run(machine: Path, *words: str, cwd: Any = None, path: str = "", **env: str) -> tuple[int, str]:
     """(exit status, output) of a command there; nothing of it is left. path: of Python, before its own."""
     told = fake_gpus.environment(machine)
     told["PYTHONPATH"] = os.pathsep.join(filter(None, [path, told["PYTHONPATH"]]))

@@ -63,19 +63,14 @@ class Foreign(str):
 
 def foreign(value: Any, start: str) -> Any:
     """The same value with every string in it, names of entries among them, written by somebody else."""
-    if (
-        isinstance(value, Markup)
-        or value in ("", None)
-        or (isinstance(value, str) and value in OURS)
-    ):
+    ours = isinstance(value, str) and value in OURS
+    if ours or isinstance(value, Markup) or value in ("", None):
         return value
     if isinstance(value, str):
         return Foreign(value, start)
     if isinstance(value, dict):
-        made = {
-            foreign(key, start): each if key in PROSE else foreign(each, start)
-            for key, each in value.items()
-        }
+        inner = lambda key, one: one if key in PROSE else foreign(one, start)  # noqa: E731
+        made = {foreign(key, start): inner(key, one) for key, one in value.items()}
         return Counter(made) if isinstance(value, Counter) else made
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(foreign(each, start) for each in value))
@@ -96,9 +91,8 @@ def check(
     assert BEGIN not in plain
     for start in starts:
         with monkeypatch.context() as patched:
-            patched.setattr(
-                jinja2.Template, "render", partialmethod(_render, jinja2.Template.render, start)
-            )
+            whole = partialmethod(_render, jinja2.Template.render, start)
+            patched.setattr(jinja2.Template, "render", whole)
             text = render()
         assert text.count(BEGIN) > 10
         compare(plain, text)

@@ -45,16 +45,8 @@ def test_the_documentation_says_what_was_measured(folder: Path) -> None:
 def test_a_written_advice_makes_a_page_and_a_module(tmp_path: Path) -> None:
     advice = FOLDERS[0] / "advice.json.xz"
     page, module, out = tmp_path / "a.html", tmp_path / "a.py", tmp_path / "a.json"
-    words = [
-        "advise",
-        "--recorded",
-        str(advice),
-        "--html",
-        str(page),
-        "--apply",
-        "python",
-        str(module),
-    ]
+    words = ["advise", "--recorded", str(advice), "--html", str(page)]
+    words += ["--apply", "python", str(module)]
     assert dispatch([*words, "--target", "decode", "--out", str(out)]) == 0
     written = Advice.model_validate(json.loads(out.read_text()))
     assert {shape.target for shape in written.shapes} == {"decode"}

@@ -57,9 +57,8 @@ def test_reports_alone_tell_the_same_causes_as_results_do(advice, measured_here)
     told = {one.shape: one.cause for one in measured_here.shapes}
     for one in some(s for s in advice.shapes if any("PrefillWithKVCache" in t for t in s.cause)):
         # a report has not the work that was asked for, nor times of the same digits
-        assert [t.split(": ", 1)[1] for t in told[one.shape]] == [
-            t.split(": ", 1)[1] for t in one.cause
-        ]
+        ours, theirs = ([t.split(": ", 1)[1] for t in of] for of in (told[one.shape], one.cause))
+        assert ours == theirs
 
 
 def test_a_part_that_went_the_other_way_is_no_cause(advice: Advice) -> None:
@@ -91,9 +90,8 @@ def test_a_default_that_was_not_recorded_is_a_choice_that_was_not_timed(advice: 
     one = shape(advice, "B64_L2048_H32_K8_D128_P16_f16_cc")
     assert one.choices[0].point == one.shape and one.choices[0].fate == "skipped"
     assert [choice.departs for choice in one.choices] == [0, 1, 2, 2]
-    (row,) = (
-        line for line in text.advice_text(advice).splitlines() if line.startswith(f"{one.shape} ")
-    )
+    lines = text.advice_text(advice).splitlines()
+    (row,) = (line for line in lines if line.startswith(f"{one.shape} "))
     assert "not timed" in row and "3 of 4" in row
 
 
@@ -108,19 +106,12 @@ def test_a_shape_with_one_choice_has_no_advice(advice: Advice) -> None:
 
 
 def test_pairs_in_turns_decide_where_there_are_some() -> None:
-    found = recorded.advise(
-        ROOT / "recordings/h100/0.7.2/default", ["decode"], {}, "time_cold_us", 0.02
-    )
+    place = ROOT / "recordings/h100/0.7.2/default"
+    found = recorded.advise(place, ["decode"], {}, "time_cold_us", 0.02)
     assert found.tier == "C" and found.gpu == "NVIDIA H100 80GB HBM3"
     turned = [one for one in found.shapes if one.in_turns]
     assert some(turned) and len(turned) > len(found.shapes) / 2
-    pages = recorded.advise(
-        ROOT / "recordings/h100/0.7.2/default",
-        ["decode"],
-        {"page_size": [1, 16]},
-        "time_cold_us",
-        0.02,
-    )
+    pages = recorded.advise(place, ["decode"], {"page_size": [1, 16]}, "time_cold_us", 0.02)
     assert len(pages.shapes) <= len(found.shapes) + 1
     assert any("page_size" in choice.settings for one in pages.shapes for choice in one.choices)
 
@@ -131,9 +122,8 @@ def test_a_rule_holds_at_every_shape_or_names_those_at_which_it_does_not(advice:
     assert len(slow.holds) == 4 and not slow.fails
     one = advice.shapes[-1].model_copy(deep=True)
     one.best = [c.point for c in one.choices if c.settings["backend"] == "fa3"]
-    found = {
-        rule.rule: rule for rule in heuristics.rules([*advice.shapes[:-1], one], advice.metric)
-    }
+    rules = heuristics.rules([*advice.shapes[:-1], one], advice.metric)
+    found = {rule.rule for rule in rules}
     assert "decode: with cores=tensor, backend=fa3 is slower than another choice" not in found
     # fa2 is nowhere advised in place of the default, which is the same call.
     assert "decode: with cores=tensor, backend=fa2 is among the fastest" not in found

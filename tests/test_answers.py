@@ -34,10 +34,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("outputs")
     locate.make_results(RECORDING, ["decode"], folder)
     locate.make_results(ROOT / "recordings/h100/0.7.2/default", ["decode"], folder / "h100")
-    sides = [
-        ROOT / f"recordings/{name}"
-        for name in ("h200/0.6.18/baseline", "h200/0.6.18/planted-slow-downs")
-    ]
+    sides = [ROOT / f"recordings/h200/0.6.18/{name}" for name in ("baseline", "planted-slow-downs")]
     words = [*map(str, sides), "--format", "json", "--out", str(folder / "compare.json")]
     assert dispatch(["compare", *words]) == 0
     wrong = folder / "wrong"
@@ -55,20 +52,12 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def said(name: str, outputs: Path) -> list[list[str]]:
     """Words of a verb, without its name and --json; several where it answers in several ways."""
     results, out = str(outputs / "results"), str(outputs / "out.json")
-    sides = [
-        str(next((ROOT / f"recordings/{v}/prefill").glob("b*/sweep*")))
-        for v in ("h200/0.5.3/versions", "h200/0.6.1/versions")
-    ]
+    old, new = (ROOT / f"recordings/h200/{version}/versions" for version in ("0.5.3", "0.6.1"))
+    sides = [str(next((side / "prefill").glob("b*/sweep*"))) for side in (old, new)]
     words: dict[str, list[list[str]]] = {
         "show": [[str(DEEP)], [str(TRACE)]],
         "explain": [[str(DEEP)], [str(TRACE)], [POINT, "--outputs", str(outputs)]],
-        "compare": [
-            sides,
-            [
-                str(ROOT / "recordings/h200/0.5.3/versions"),
-                str(ROOT / "recordings/h200/0.6.1/versions"),
-            ],
-        ],
+        "compare": [sides, [str(old), str(new)]],
         "advise": [
             ["--recorded", results],
             ["--audit", str(outputs / "tuned.json"), str(outputs / "tuned.json")],
@@ -146,19 +135,13 @@ def test_the_answer_of_a_verb_is_what_its_schema_says(name, outputs, asked):
     for words in some(said(name, outputs)):
         whole = asked(*name.split(), *words)
         jsonschema.validate(whole, schema(name))
-        assert (whole["command"], whole["schema_version"], whole["left_out"]) == (
-            name.split()[-1],
-            1,
-            0,
-        )
+        assert whole["command"] == name.split()[-1]
+        assert (whole["schema_version"], whole["left_out"]) == (1, 0)
         brief = asked(*name.split(), *words, "--limit", "1")
         jsonschema.validate(brief, schema(name))
         assert brief["left_out"] == sum(len(rows) - 1 for rows in cut(whole, brief))
-        assert all(
-            len(brief[key]) == 1
-            for key in whole
-            if whole[key] and brief[key] != whole[key] and key in ROWS
-        )
+        shorter = [key for key in whole if key in ROWS and whole[key] and brief[key] != whole[key]]
+        assert all(len(brief[key]) == 1 for key in shorter)
 
 
 ROWS = (

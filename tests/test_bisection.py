@@ -34,15 +34,13 @@ def times(found: Mapping[str, float | None], half: float = 0.01) -> bisection.Ho
         before, after = found[base], found[head]
         assert before is not None
         if after is None:
-            return BisectStep(
-                base=base, head=head, belongs="passed over", reason="does not compile"
-            )
+            why = {"belongs": "passed over", "reason": "does not compile"}
+            return BisectStep(base=base, head=head, **why)
         ratio = after / before - 1
         change = Relative(estimate=ratio, low=ratio - half, high=ratio + half)
         changed = abs(ratio) - half > 0.02
-        return BisectStep(
-            base=base, head=head, belongs="after" if changed else "before", change=change
-        )
+        side = "after" if changed else "before"
+        return BisectStep(base=base, head=head, belongs=side, change=change)
 
     return hold
 
@@ -78,9 +76,8 @@ def test_the_bad_one_may_be_the_older() -> None:
 def test_what_cannot_run_is_stepped_over_and_named() -> None:
     found, steps = searched(stepping(6, v4=None, v5=None))
     assert (found.before, found.after, found.between) == ("v3", "v6", ["v4", "v5"])
-    assert {s.head: s.reason for s in steps if s.belongs == "passed over"} == dict.fromkeys(
-        ("v4", "v5"), "does not compile"
-    )
+    passed = {s.head: s.reason for s in steps if s.belongs == "passed over"}
+    assert passed == dict.fromkeys(("v4", "v5"), "does not compile")
 
 
 def test_noise_does_not_decide() -> None:
@@ -109,10 +106,8 @@ def test_a_walk_finds_every_change_and_passes_over_what_cannot_run() -> None:
     found = stepping(3) | dict.fromkeys(NAMES[7:], 100.0) | {"v5": None, "v7": None}
     steps: list[BisectStep] = []
     changes = bisection.walk(NAMES, times(found), steps.append)
-    assert [(one.before, one.after, one.between) for one in changes] == [
-        ("v2", "v3", []),
-        ("v6", "v8", ["v7"]),
-    ]
+    told = [(one.before, one.after, one.between) for one in changes]
+    assert told == [("v2", "v3", []), ("v6", "v8", ["v7"])]
     assert [step.base for step in steps if step.head == "v6"] == ["v4"]
 
 
@@ -260,9 +255,7 @@ class FakeSide:
         answers: dict[str, dict[str, Any]] = {
             "hello": {"package": "elsewhere" if self._breaks == "path" else str(self._package), "workspace": "w"},
             "modules": {"modules": []},
-            "build": {
-                "failed": [{"name": "m", "reason": "nvcc"}] if self._breaks == "compile" else []
-            },
+            "build": {"failed": [{"name": "m", "reason": "nvcc"}] * (self._breaks == "compile")},
             "gpu": {"name": "x", "driver": "y"},
             "check": {"id": "x", "status": "wrong" if self._breaks == "right" else "ok", "reason": "far off"},
             "open": {"each_us": self._time},

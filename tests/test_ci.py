@@ -55,18 +55,9 @@ def test_the_container_file_copies_what_the_package_needs_and_runs_what_there_is
     assert words["FROM"] == ["${IMAGE}"]
     assert re.fullmatch(r"IMAGE=nvidia/cuda:[\d.]+-devel-\w+[\d.]+", words["ARG"][0])
     ignored = (ROOT / ".dockerignore").read_text().split()
-    package = (
-        "ncuflow",
-        "parsers",
-        "targets",
-        "workflows",
-        "config",
-        "recordings",
-        "requirements.lock",
-        "requirements-hashes.lock",
-        "pyproject.toml",
-    )
-    assert not set(ignored) & set(package)
+    folders = {"ncuflow", "parsers", "targets", "workflows", "config", "recordings"}
+    package = folders | {"requirements.lock", "requirements-hashes.lock", "pyproject.toml"}
+    assert not {*ignored} & package
     assert 'CMD ["-j1", "environment"]' in lines and 'ENTRYPOINT ["snakemake"]' in lines
 
 

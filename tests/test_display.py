@@ -206,24 +206,18 @@ def test_warnings_of_snakemake_are_passed_on_during_a_run() -> None:
 
 
 def test_a_finished_target_says_what_it_comes_to(tmp_path: Path) -> None:
-    rates = {
-        "tflops": 1.6,
-        "tflops_fraction_measured": 0.002,
-        "gbs": 4460.0,
-        "gbs_fraction_measured": 1.04,
-    }
+    rates = {"tflops": 1.6, "tflops_fraction_measured": 0.002}
+    rates |= {"gbs": 4460.0, "gbs_fraction_measured": 1.04}
     bound = {"limiter": "dram", "draw": None, "verdict": "bound"}
     bound |= {"busiest_unit": "dram", "busiest_pct": 92.0, "second_unit": "l2"}
+    theirs = {"name": "k", "demangled": "void at::native::k", "duration_ns": 1.0}
     points = [
         {"status": "ok", "measurement": {**rates, **bound}},
         {"status": "ok", "measurement": {**rates, "gbs_fraction_measured": 0.5}},
         {"status": "wrong", "measurement": dict.fromkeys(rates)},
-        {
-            "status": "ok",
-            "measurement": {**rates, "gbs": 9999.0, "gbs_fraction_measured": 2.0},
-            "kernels": [{"name": "k", "demangled": "void at::native::k", "duration_ns": 1.0}],
-        },
     ]
+    other = {**rates, "gbs": 9999.0, "gbs_fraction_measured": 2.0}
+    points.append({"status": "ok", "measurement": other, "kernels": [theirs]})
     (tmp_path / "results").mkdir()
     found = tmp_path / "results/decode_results.json"
     found.write_text(json.dumps({"target": "decode", "points": points}))
@@ -235,15 +229,9 @@ def test_a_finished_target_says_what_it_comes_to(tmp_path: Path) -> None:
 
 def test_a_machine_says_what_it_lacks_and_what_helps(tmp_path: Path) -> None:
     ceilings = {"measured": {"dram_gbs": None, "tensor_tflops": {}}}
-    rows = [
-        {"check": "gpu", "status": "ok", "found": "x", "remedy": None},
-        {
-            "check": "torch",
-            "status": "missing",
-            "found": "not found",
-            "remedy": "pip install torch",
-        },
-    ]
+    torch = {"check": "torch", "status": "missing", "found": "not found"}
+    rows = [{"check": "gpu", "status": "ok", "found": "x", "remedy": None}]
+    rows.append(torch | {"remedy": "pip install torch"})
     info = {"provenance": {"gpu": None, "tier": "C"}, "ceilings": ceilings, "findings": rows}
     first, second = display.machine_headlines(tmp_path / "environment.md", info)
     assert first.startswith("  → no GPU, tier C: ")
@@ -280,11 +268,7 @@ def test_the_end_says_how_much_of_the_measuring_somebody_had_the_gpu(tmp_path, m
     run.finish(1, 100)
     wall[0] = 1140.0
     events = [(1050.0, "begins"), (1070.0, "ends"), (1110.0, "begins"), (1140.0, "ends")]
-    run.display.gpu_use.write_text(
-        "".join(
-            f'{{"time": {when}, "pid": 1, "event": "{event}", "gpu": "a", "job": "x"}}\n'
-            for when, event in events
-        )
-    )
+    told = [{"time": t, "pid": 1, "event": event, "gpu": "a", "job": "x"} for t, event in events]
+    run.display.gpu_use.write_text("".join(json.dumps(one) + "\n" for one in told))
     run.display.end()
     assert "  a GPU was held for 75 % of 40 s of measuring: " in run.out.getvalue()

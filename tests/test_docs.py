@@ -35,13 +35,10 @@ def test_a_block_of_yaml_is_yaml(text: str) -> None:
 def test_commands_and_files_that_a_page_names_are_there(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     code = re.findall(r"```bash\n(.*?)```", text, re.DOTALL) + re.findall(r"`([^`\n]+)`", text)
-    commands = [
-        name for line in code for name in re.findall(r"(?:^|[ /(\n])ncuflow ([a-z][a-z-]+)", line)
-    ]
-    assert set(commands) <= COMMANDS.keys()
-    files = re.findall(
-        r"`((?:ncuflow|parsers|targets|templates|workflows|scripts|config)/[\w/.-]+)`", text
-    )
+    command = r"(?:^|[ /(\n])ncuflow ([a-z][a-z-]+)"
+    assert {name for line in code for name in re.findall(command, line)} <= COMMANDS.keys()
+    folders = "ncuflow|parsers|targets|templates|workflows|scripts|config"
+    files = re.findall(rf"`((?:{folders})/[\w/.-]+)`", text)
     written = [name for name in files if "page_append" not in name]  # the reader writes that one
     assert [name for name in written if not (ROOT / name).exists()] == []
 

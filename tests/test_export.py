@@ -18,19 +18,14 @@ from ncuflow.io import BadInput, CommandError
 
 NUMBER = {"type": "number"}
 # https://bencher.dev/docs/reference/bencher-metric-format/
-BENCHER = {
+METRIC = {
     "type": "object",
-    "additionalProperties": {
-        "type": "object",
-        "minProperties": 1,
-        "additionalProperties": {
-            "type": "object",
-            "required": ["value"],
-            "properties": {"value": NUMBER, "lower_value": NUMBER, "upper_value": NUMBER},
-            "additionalProperties": False,
-        },
-    },
+    "required": ["value"],
+    "properties": {"value": NUMBER, "lower_value": NUMBER, "upper_value": NUMBER},
+    "additionalProperties": False,
 }
+MEASURES = {"type": "object", "minProperties": 1, "additionalProperties": METRIC}
+BENCHER = {"type": "object", "additionalProperties": MEASURES}
 # https://github.com/benchmark-action/github-action-benchmark#examples, customSmallerIsBetter
 BENCHMARK_ACTION = {
     "type": "array",
@@ -70,22 +65,12 @@ def point(name: str, status: str = "ok", share: float | None = 0.5, **more: Any)
     row: dict[str, Any] = {"limiter": "dram", "verdict": "partly", "busiest_unit": "dram"}
     row |= {"busiest_pct": 72.0, "second_unit": "l2"}
     if status == "ok":
-        row |= {
-            "time_cold_us": 20.0,
-            "time_cold_q25_us": 19.0,
-            "time_cold_q75_us": 21.0,
-            "gbs": 1600.0,
-        }
-        row |= {
-            "gbs_fraction_datasheet": share,
-            "tflops_fraction_datasheet": 0.01 if share else None,
-        }
+        times = {"time_cold_us": 20.0, "time_cold_q25_us": 19.0, "time_cold_q75_us": 21.0}
+        row |= times | {"gbs": 1600.0, "gbs_fraction_datasheet": share}
+        row["tflops_fraction_datasheet"] = 0.01 if share else None
     reason = None if status == "ok" else "off by 1"
-    return entry(name, {}, status=status, **row | more) | {
-        "params": {},
-        "tier": "C",
-        "reason": reason,
-    }
+    own = {"params": {}, "tier": "C", "reason": reason}
+    return entry(name, {}, status=status, **row | more) | own
 
 
 @pytest.fixture
@@ -94,9 +79,8 @@ def results(tmp_path: Path) -> Path:
     folder = tmp_path / "results"
     folder.mkdir()
     points = [point("rope/a", share=0.9), point("rope/b", share=None), point("rope/c", "wrong")]
-    (folder / "rope_results.json").write_text(
-        json.dumps({"target": "rope", "provenance": {"tier": "C"}, "points": points, "deep": []})
-    )
+    found = {"target": "rope", "provenance": {"tier": "C"}, "points": points, "deep": []}
+    (folder / "rope_results.json").write_text(json.dumps(found))
     return folder
 
 
@@ -123,10 +107,8 @@ def test_bencher_metrics(results: Path) -> None:
 def test_benchmark_action(results: Path) -> None:
     found = json.loads(exported("benchmark-action", results))
     jsonschema.validate(found, BENCHMARK_ACTION)
-    assert [(e["name"], e["value"], e["unit"]) for e in found] == [
-        ("rope/a", 20.0, "us"),
-        ("rope/b", 20.0, "us"),
-    ]
+    told = [(e["name"], e["value"], e["unit"]) for e in found]
+    assert told == [("rope/a", 20.0, "us"), ("rope/b", 20.0, "us")]
 
 
 def test_a_case_of_junit_per_gated_point(results: Path) -> None:
@@ -141,9 +123,8 @@ def test_a_case_of_junit_per_gated_point(results: Path) -> None:
 
 
 def test_junit_says_whatever_a_reason_holds() -> None:
-    case = check.CheckedPoint(
-        point="x/y", hold="a < b & c", shown="\x00\x1b<>&", why="\udc80 bad ]]>"
-    )
+    told = {"hold": "a < b & c", "shown": "\x00\x1b<>&", "why": "\udc80 bad ]]>"}
+    case = check.CheckedPoint(point="x/y", **told)
     root = ET.fromstring(export.junit({}, [case]))
     assert root.find(".//failure") is not None
 
@@ -169,14 +150,12 @@ def test_the_timeline_as_chrome_trace(finished: Any, tmp_path: Path) -> None:
     kernels = [event for event in spans if event["cat"] == "kernel"]
     assert len(kernels) == sum(row["kind"] == "kernel" for row in rows) > 0
     first = next(row for row in rows if row["kind"] == "kernel")
-    assert (kernels[0]["ts"], kernels[0]["dur"]) == (
-        first["start_ns"] / 1e3,
-        first["duration_ns"] / 1e3,
-    )
+    assert kernels[0]["ts"] == first["start_ns"] / 1e3
+    assert kernels[0]["dur"] == first["duration_ns"] / 1e3
 
 
 @pytest.mark.parametrize("words", [["trace", "--results", "x"], ["junit"], ["bencher"]])
-def test_an_export_without_its_source_is_bad_usage(words, tmp_path, capsys):
+def test_an_export_without_its_source_is_bad_usage(words, tmp_path):
     done = ncuflow("export", *words, "--out", tmp_path / "x")
     assert done.returncode == 2 and " needs --" in done.stderr
 
@@ -234,7 +213,7 @@ def test_an_earlier_name_of_the_check_names_the_new_one(results, capsys):
         (["--results", "x", "--threshold", "0.1"], "--threshold"),
     ],
 )
-def test_a_check_says_what_goes_with_which_file(more, said, tmp_path, capsys):
+def test_a_check_says_what_goes_with_which_file(more, said, tmp_path):
     done = ncuflow("check", gate(tmp_path, "[]"), *more)
     assert done.returncode == 2 and said in done.stderr
 

@@ -102,13 +102,9 @@ def test_what_is_certain_is_drawn_and_renormed(monkeypatch: pytest.MonkeyPatch) 
         kept = probs * (probs >= probs.topk(k).values[:, -1:])
         return kept / kept.sum(-1, keepdim=True)
 
-    flashinfer(
-        monkeypatch,
-        top_k_sampling_from_probs=lambda probs, k: drawn(renormed(probs, k)),
-        top_k_renorm_probs=renormed,
-        softmax=lambda x: x.softmax(-1),
-        top_k=lambda x, k: x.topk(k),
-    )
+    functions = {"softmax": lambda x: x.softmax(-1), "top_k": lambda x, k: x.topk(k)}
+    functions["top_k_sampling_from_probs"] = lambda probs, k: drawn(renormed(probs, k))
+    flashinfer(monkeypatch, top_k_renorm_probs=renormed, **functions)
     for variant in ("top_k", "top_k_renorm", "softmax", "select"):
         assert set(judged("sampling", variant=variant, **params).values()) == {None}, variant
 
@@ -140,9 +136,7 @@ def test_an_infinity_stays_in_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_infinities_are_kept_by_what_copies_and_what_multiplies(monkeypatch):
     for limit in (torch.inf, 60000.0):
 
-        def append(
-            k: Any, v: Any, batch: Any, place: Any, cache: Any, *table: Any, limit: float = limit
-        ) -> None:
+        def append(k, v, batch, place, cache, *table, limit=limit):
             indices, indptr, _ = table
             page = indices[indptr[batch.long()].long() + place.long() // 16].long()
             for new, half in zip((k, v), cache, strict=True):
@@ -219,11 +213,8 @@ class Wrapper:
         return (weight * v.where(weight > 0, v * weight)).sum(1)
 
 
-BEHIND, KEY, VALUE = (
-    "NaN behind the last token",
-    "a key of minus infinity",
-    "an infinite value",
-)
+BEHIND = "NaN behind the last token"
+KEY, VALUE = "a key of minus infinity", "an infinite value"
 
 
 @pytest.fixture

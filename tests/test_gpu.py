@@ -271,13 +271,8 @@ def test_a_cold_launch_finds_nothing_in_l2(device: Any) -> None:
     source = device.torch.ones(device.facts()["l2_bytes"] // 4, dtype=device.torch.int8)
     source = source.cuda()
     copy = device.torch.empty_like(source)
-    cold, hot = (
-        median(burst.times)
-        for burst in (
-            device.cold(lambda: copy.copy_(source), 30),
-            device.hot(lambda: copy.copy_(source), 30, 1),
-        )
-    )
+    cold = median(device.cold(lambda: copy.copy_(source), 30).times)
+    hot = median(device.hot(lambda: copy.copy_(source), 30, 1).times)
     assert cold > 1.15 * hot
 
 
@@ -303,18 +298,11 @@ def test_a_replayed_graph_is_cold_after_a_flush_too(device: Any, points: list[Pl
 # Long enough that a clock's step is less than the tolerance; no flush, since theirs writes and ours reads; and no dependent
 # launch, which begins beside the one before it, while theirs waits between two.
 TEN: dict[str, list[dict[str, Any]]] = {
-    "rmsnorm": [
-        {
-            "variant": ["rmsnorm", "fused_add_rmsnorm"],
-            "rows": [4096, 16384],
-            "pdl": "off",
-            "norm": "cuda",
-        },
-    ],
+    "rmsnorm": [{"variant": ["rmsnorm", "fused_add_rmsnorm"], "rows": [4096, 16384], "pdl": "off", "norm": "cuda"}],
     "rope": [{"variant": "cos_sin_cache", "tokens": [16384, 65536]}],
     "merge_state": [{"seq_len": [4096, 16384]}],
     "decode": [{"batch": [32, 128], "pdl": "off"}],
-}
+}  # fmt: skip
 
 
 # Without cupti-python 13 theirs would measure with events, and say so.
@@ -345,15 +333,13 @@ def test_the_span_of_our_trace_agrees_with_flashinfers_own_benchmark(
     for point in points:
         ours = median(spans(rows, point.id))
         launch = prepared(point)
-        theirs = 1e3 * median(
-            bench_gpu_time(
-                launch.run,
-                dry_run_iters=10,
-                repeat_iters=30,
-                cold_l2_cache=False,
-                enable_cupti=True,
-            )
-        )
+        how = {
+            "dry_run_iters": 10,
+            "repeat_iters": 30,
+            "cold_l2_cache": False,
+            "enable_cupti": True,
+        }
+        theirs = 1e3 * median(bench_gpu_time(launch.run, **how))
         print(f"{point.id}: ours {ours:.2f} µs, bench_gpu_time {theirs:.2f} µs")
         assert ours == pytest.approx(theirs, rel=0.03), point.id
 
@@ -402,10 +388,8 @@ def test_what_the_driver_reaches_torch_reaches_too(device: Any, driver: Driver) 
     size = min(ceilings.BYTES, driver.facts()["memory_bytes"] // 8)
     source = torch.ones(size // 4, device="cuda")
     copy, total = source.clone(), torch.empty((), device="cuda")
-    theirs = {
-        "copy": lambda: copy.copy_(source),
-        "read": lambda: torch.sum(source, dim=0, out=total),
-    }
+    theirs = {"copy": lambda: copy.copy_(source)}
+    theirs["read"] = lambda: torch.sum(source, dim=0, out=total)
     for name, dtype in (("f16", torch.float16), ("bf16", torch.bfloat16)):
         a, b = (torch.randn(2 * [ceilings.SIZE], device="cuda").to(dtype) for _ in range(2))
         theirs[name] = partial(torch.mm, a, b, out=torch.empty_like(a))

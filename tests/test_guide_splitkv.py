@@ -68,6 +68,7 @@ PARAMS = {
     "page_size": 16,
     "launch": "eager",
 }
+DECODE = "BatchDecodeWithPagedKVCacheKernel"
 
 
 def row(params, *kernels, target="decode"):
@@ -77,24 +78,19 @@ def row(params, *kernels, target="decode"):
 
 def test_a_row_holds_the_launched_grid_against_the_rule():
     merge = kernel("PersistentVariableLengthMergeStatesKernel", 1000, 3000.0)
-    (found,) = row(PARAMS, kernel("BatchDecodeWithPagedKVCacheKernel", 512, 1000.0), merge)
+    (found,) = row(PARAMS, kernel(DECODE, 512, 1000.0), merge)
     assert (found["slots"], found["launched"], found["rule"]) == (792, 16, 16)
-    assert found["kernel"] == "BatchDecodeWithPagedKVCacheKernel"  # though the merge took longer
+    assert found["kernel"] == DECODE  # though the merge took longer
     assert (found["merge_us"], found["merge_share"]) == (3.0, 0.75)
 
 
 def test_a_graph_has_a_padded_grid_and_no_prediction():
-    (found,) = row(
-        PARAMS | {"launch": "graph"}, kernel("BatchDecodeWithPagedKVCacheKernel", 768, 1000.0)
-    )
+    (found,) = row(PARAMS | {"launch": "graph"}, kernel(DECODE, 768, 1000.0))
     assert (found["rule"], found["padded"], found["merge_us"]) == (None, True, None)
 
 
 def test_a_graph_whose_grid_fills_the_gpu_is_whole():
-    (found,) = row(
-        PARAMS | {"launch": "graph", "batch": 32},
-        kernel("BatchDecodeWithPagedKVCacheKernel", 1024, 1000.0),
-    )
+    (found,) = row(PARAMS | {"launch": "graph", "batch": 32}, kernel(DECODE, 1024, 1000.0))
     assert (found["rule"], found["padded"], found["launched"]) == (1, False, 1)
 
 

@@ -20,23 +20,11 @@ def test_the_tail_under_a_causal_mask_is_that_of_attention_alone(recorded: Recor
     points = recorded("h200/0.7.2/default", "prefill")["points"]
     fa2, fa3 = tails(points, "seq_len")
     assert (fa2["label"], fa3["label"]) == ("fa2", "fa3")
-    assert [(n, round(share)) for n, share in fa2["values"]] == [
-        (2048, 32),
-        (4096, 21),
-        (8192, 12),
-    ]  # 512: a merge
-    assert [n for n, _ in fa3["values"]] == [
-        512,
-        1024,
-        2048,
-        4096,
-        8192,
-        16384,
-    ]  # which `auto` chose
+    assert [(n, round(share)) for n, share in fa2["values"]] == [(2048, 32), (4096, 21), (8192, 12)]
+    assert [n for n, _ in fa3["values"]] == [512 * 2**n for n in range(6)]  # which `auto` chose
     assert [round(share) for _, share in fa3["values"]] == [33, 33, 20, 13, 7, 2]
-    assert (
-        tails([{**p, "params": p["params"] | {"causal": False}} for p in points], "seq_len") == []
-    )
+    whole = [{**p, "params": p["params"] | {"causal": False}} for p in points]
+    assert tails(whole, "seq_len") == []
     assert tails([p for p in points if p["params"]["backend"] == "fa2"], "seq_len") == []
 
 

@@ -12,20 +12,11 @@ from flashinfer_source import flashinfer_package
 
 GUIDE = Path(__file__).parents[1] / "templates" / "guide"
 USAGE = sorted(GUIDE.rglob("*.py"))
-EXAMPLES = pytest.mark.parametrize(
-    "example", [pytest.param(p, id=f"{p.parent.name}-{p.stem}") for p in USAGE]
-)
-RUNS = pytest.mark.parametrize(
-    "example",
-    [
-        pytest.param(
-            p,
-            id=f"{p.parent.name}-{p.stem}",
-            marks=[pytest.mark.example(p), gpu_modules.needs_gpu(p.parent.name)],
-        )
-        for p in USAGE
-    ],
-)
+EXAMPLES = pytest.mark.parametrize("example", USAGE, ids=lambda p: f"{p.parent.name}-{p.stem}")
+RUNS = [
+    pytest.param(p, id=f"{p.parent.name}-{p.stem}", marks=[pytest.mark.example(p), gpu_modules.needs_gpu(p.parent.name)])
+    for p in USAGE
+]  # fmt: skip
 KINDS = inspect.Parameter
 
 
@@ -33,14 +24,9 @@ def signature(node: ast.FunctionDef, method: bool) -> inspect.Signature:
     """The signature of a function as its source writes it; ``self`` left out."""
     plain = [*node.args.posonlyargs, *node.args.args][method:]
     optional = len(node.args.defaults)
-    parameters = [
-        KINDS(
-            a.arg,
-            KINDS.POSITIONAL_OR_KEYWORD,
-            default=None if i >= len(plain) - optional else KINDS.empty,
-        )
-        for i, a in enumerate(plain)
-    ]
+    default = lambda i: None if i >= len(plain) - optional else KINDS.empty  # noqa: E731
+    kind = KINDS.POSITIONAL_OR_KEYWORD
+    parameters = [KINDS(a.arg, kind, default=default(i)) for i, a in enumerate(plain)]
     if node.args.vararg:
         parameters.append(KINDS(node.args.vararg.arg, KINDS.VAR_POSITIONAL))
     parameters += [
@@ -63,16 +49,9 @@ class Package:
 
     def _collect(self, root: Path, node: ast.ImportFrom) -> None:
         base = root.joinpath(*node.module.split("."))
-        file = next(
-            (f for f in (base.with_suffix(".py"), base / "__init__.py") if f.exists()), None
-        )
-        if file is None:
-            return
-        defined = {
-            n.name: n
-            for n in ast.parse(file.read_text()).body
-            if isinstance(n, (ast.ClassDef, ast.FunctionDef))
-        }
+        files = [f for f in (base.with_suffix(".py"), base / "__init__.py") if f.exists()]
+        nodes = [n for f in files[:1] for n in ast.parse(f.read_text()).body]
+        defined = {n.name: n for n in nodes if isinstance(n, (ast.ClassDef, ast.FunctionDef))}
         for alias in node.names:
             if alias.name in defined:
                 self.nodes[alias.asname or alias.name] = defined[alias.name]
@@ -82,18 +61,10 @@ class Package:
         node = self.nodes[name]
         if isinstance(node, ast.FunctionDef):
             return [signature(node, method=False)]
-        found = [
-            n
-            for n in node.body
-            if isinstance(n, ast.FunctionDef) and n.name == (method or "__init__")
-        ]
+        functions = [n for n in node.body if isinstance(n, ast.FunctionDef)]
+        found = [n for n in functions if n.name == (method or "__init__")]
         if any(n.args.kwarg for n in found):  # what takes **kwargs hands them to its implementation
-            impl = [
-                n
-                for n in node.body
-                if isinstance(n, ast.FunctionDef) and n.name == f"_{method}_impl"
-            ]
-            found = impl or found
+            found = [n for n in functions if n.name == f"_{method}_impl"] or found
         if found:
             return [signature(n, method=True) for n in found]
         bases = [b.id for b in node.bases if isinstance(b, ast.Name)]
@@ -168,21 +139,13 @@ def test_calls_fit_the_signatures_of_the_source(example, package):
 @pytest.mark.parametrize(
     ("example", "right", "wrong"),
     [
-        (
-            "decode/usage",
-            "    head_dim,\n    page_size,",
-            "    head_dim_qk=head_dim, page_size=page_size,",
-        ),
+        ("decode/usage", "    head_dim,\n    page_size,", "    head_dim_qk=head_dim, page_size=page_size,"),
         ("decode/usage", "pos_encoding_mode=", "position_mode="),
-        (
-            "decode/usage_graph",
-            '*buffers, "NHD", True',
-            '"NHD", max_batch_size=batch, max_num_pages=pages',
-        ),
+        ("decode/usage_graph", '*buffers, "NHD", True', '"NHD", max_batch_size=batch, max_num_pages=pages'),
         ("prefill/usage", "causal=True", "is_causal=True"),
         ("rope/usage", "is_neox=True", "interleave=False"),
     ],
-)
+)  # fmt: skip
 def test_a_call_that_would_raise_is_found(example, right, wrong, package):
     text = (GUIDE / f"{example}.py").read_text()
     assert right in text
@@ -197,7 +160,7 @@ def test_examples_stay_in_the_guide():
         assert example.name == "usage.py" or f'usage("{name}")' in page, name
 
 
-@RUNS
+@pytest.mark.parametrize("example", RUNS)
 def test_example_runs_and_its_assertions_hold(example):
     try:
         runpy.run_path(str(example))

@@ -4,7 +4,6 @@ The default run takes of each field the values of one in a few; all of them carr
 """
 
 import json
-import lzma
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -23,7 +22,7 @@ from ncuflow.compare.records import Comparison, Named, PointChange, Statistics, 
 from ncuflow.experiments import bisection
 from ncuflow.experiments.bisection import BisectStep
 from ncuflow.findings.statistics import SLOWER, Floor
-from ncuflow.io import CommandError, dump_json
+from ncuflow.io import CommandError, dump_json, read_json
 from ncuflow.target.contract import load
 
 MARK = "@@"
@@ -36,13 +35,8 @@ EVERY = 41  # of the cases of a record one so many is tried in the default run
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every field, of a list those of its first entry."""
     yield path
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value[:1])
-        if isinstance(value, list)
-        else ()
-    )
+    inner = value.items() if isinstance(value, dict) else ()
+    inner = enumerate(value[:1]) if isinstance(value, list) else inner
     for key, one in inner:
         yield from places(one, (*path, key))
 
@@ -60,36 +54,21 @@ def put(content: Any, path: tuple[Any, ...], text: str) -> str:
 
 
 def a_results() -> Any:
-    launch = kernel(
-        "Main",
-        {"warp_latency_per_issue": 10.2, "sm_throughput_pct": 50.0},
-        long_scoreboard=6.0,
-        wait=4.0,
-    )
+    counted = {"warp_latency_per_issue": 10.2, "sm_throughput_pct": 50.0}
+    launch = kernel("Main", counted, long_scoreboard=6.0, wait=4.0)
     launch |= {"grid": "1,2,3", "block": "128,1,1", "registers": 40, "point": "decode/B1"}
-    launch["breakdown"] = [
-        {"parent": "sm_throughput_pct", "counter": "c", "unit": "dram", "pct": 40.0}
-    ]
-    launch["rules"] = [
-        {
-            "rule": "r",
-            "section": "s",
-            "message": "m",
-            "type": "ok",
-            "speedup_pct": 1.0,
-            "speedup_type": "local",
-        }
-    ]
+    part = {"parent": "sm_throughput_pct", "counter": "c", "unit": "dram", "pct": 40.0}
+    rule = {"rule": "r", "section": "s", "message": "m", "type": "ok"}
+    rule |= {"speedup_pct": 1.0, "speedup_type": "local"}
+    launch |= {"breakdown": [part], "rules": [rule]}
     line = {"pc": 0, "sass": "LDG", "opcode": "LDG", "file": "include/flashinfer/x.cuh", "line": 3, "function": "f",
             "samples": 5, "samples_not_issued": 1, "reason": "wait"}  # fmt: skip
     row = {"time_cold_us": 100.0, "time_cold_q25_us": 99.0, "time_cold_q75_us": 101.0, "bytes_analytic": 1e8, "gbs": 1000.0,
            "verdict": "bound", "busiest_unit": "dram", "busiest_pct": 90.0, "ceiling_dram_gbs_measured": 4000.0,
            "top_stall": "wait", "top_stall_share": 0.4, "grid_size": 6, "registers": 40, "architecture": "sm_90"}  # fmt: skip
     point = entry("decode/B1", dict(load("decode").parameters), [launch], **row)
-    point |= {
-        "samples": {"cold_us": [99.0, 100.0, 101.0]},
-        "runs": {"cold_us": [[99.0, 100.0, 101.0]]},
-    }
+    times = [99.0, 100.0, 101.0]
+    point |= {"samples": {"cold_us": times}, "runs": {"cold_us": [times]}}
     floor = {"floor": 0.01, "n": 3, "points": 2, "how": "x", "by_time": [[0.0, 0.01]]}
     return results(point) | {"deep": [launch | {"lines": [line]}], "noise": {"time_cold_us": floor}}
 
@@ -99,31 +78,20 @@ def a_comparison() -> Any:
            "runs": (3, 3), "samples": (9, 9), "q": 1e-9, "verdict": SLOWER}  # fmt: skip
     cause = records.Cause("code", "Main", "a", "b", 2.0, "ncu", 1.0)
     change = records.MetricChange(**row, causes=[cause], unexplained=0.0)
-    point = PointChange(
-        **vars(change),
-        id="decode/B1",
-        target="decode",
-        metric="cold_us",
-        metrics={"cold_us": change},
-    )
+    of = {
+        "id": "decode/B1",
+        "target": "decode",
+        "metric": "cold_us",
+        "metrics": {"cold_us": change},
+    }
+    point = PointChange(**vars(change), **of)
     side = Named("a", {"gpu": "NVIDIA H200"})
-    found = Comparison(
-        side,
-        side,
-        [],
-        Thresholds(),
-        Statistics(1, {"cold_us": Floor(0.01, 3, "repeats")}, ["n"]),
-        [point],
-        [],
-        [],
-    )
-    return asdict(found)
+    statistics = Statistics(1, {"cold_us": Floor(0.01, 3, "repeats")}, ["n"])
+    return asdict(Comparison(side, side, [], Thresholds(), statistics, [point], [], []))
 
 
 def an_advice() -> Any:
-    advice = json.loads(
-        lzma.decompress((ROOT / "examples/advice/h200/advice.json.xz").read_bytes())
-    )
+    advice = read_json(ROOT / "examples/advice/h200/advice.json.xz")
     shape = advice["shapes"][0]
     kept = [one for one in shape["choices"] if one["point"] in (shape["shape"], shape["advised"])]
     return advice | {"shapes": [shape | {"choices": kept}], "rules": []}
@@ -131,9 +99,8 @@ def an_advice() -> Any:
 
 def a_step() -> Any:
     change = {"estimate": 0.1, "low": 0.05, "high": 0.2}
-    return BisectStep(
-        base="1", head="2", belongs="after", base_us=1.0, head_us=1.1, change=change
-    ).model_dump()  # type: ignore[arg-type]
+    times = {"base_us": 1.0, "head_us": 1.1, "change": change}
+    return BisectStep(base="1", head="2", belongs="after", **times).model_dump()
 
 
 # Of each kind of record a valid one, the file that it stands in, and the commands that read it.

@@ -72,11 +72,7 @@ def test_a_rate_that_is_itself_the_measured_peak_is_no_share_of_it(finished, hel
         passed = own["points"].get("dram_gbs") == target["best"]
         assert passed == (target["passed"] == "copy or read")
         assert passed == (own["dram_gbs"] > reached["dram_gbs"])
-        (row,) = [
-            line
-            for line in index.splitlines()
-            if f"]({target['name']}.md)" in line and "GB/s |" in line
-        ] or [""]
+        (row,) = re.findall(rf".*\]\({target['name']}\.md\).*GB/s \|.*", index) or [""]
         assert passed == ("| above any copy or read |" in row)
 
 
@@ -99,9 +95,8 @@ def test_each_number_of_the_page_is_that_of_the_tables(finished, held):
     (side,) = held["main"]["sides"]
     shown = side["points"]
     names = [column.name for column in COLUMNS]
-    rows = [
-        row for name in TARGETS for row in read(finished.outputs / "tables" / name, "measurements")
-    ]
+    folders = [finished.outputs / "tables" / name for name in TARGETS]
+    rows = [row for folder in folders for row in read(folder, "measurements")]
     assert [row["point"] for row in rows] == shown["id"]
     for name in names:
         assert [row[name] for row in rows] == shown["measurement"][name], name
@@ -112,25 +107,18 @@ def test_each_number_of_the_page_is_that_of_the_tables(finished, held):
 def test_each_counter_and_operation_is_that_of_the_tables(finished, held, target):
     detail, tables = held[f"detail 0 {target}"], finished.outputs / "tables" / target
     kernels = detail["kernels"]
-    place = {
-        key: at for at, key in enumerate(zip(kernels["report"], kernels["kernel"], strict=True))
-    }
-    seen = 0
+    keys = zip(kernels["report"], kernels["kernel"], strict=True)
+    place, seen = {key: at for at, key in enumerate(keys)}, 0
     for row in read(tables, "metrics"):
         at = place.get((row["report"], row["kernel"]))
         if at is None:
             continue  # of the deep profile, whose kernels are in the source block
         seen += 1
         assert kernels["metrics"][row["key"]][at] == row["value"]
-        assert (
-            detail["counters"]["names"][detail["counters"]["of"][row["key"]][at]] == row["metric"]
-        )
+        counters = detail["counters"]
+        assert counters["names"][counters["of"][row["key"]][at]] == row["metric"]
     assert seen > 0
-    rows = [
-        op
-        for op in read(tables, "timeline")
-        if op["point"] is not None and op["launch"] is not None
-    ]
+    rows = [op for op in read(tables, "timeline") if None not in (op["point"], op["launch"])]
     shown = detail["timeline"]
     assert [detail["id"][at] for at in shown["point"]] == [op["point"] for op in rows]
     assert shown["duration_ns"] == [op["duration_ns"] for op in rows]
@@ -146,13 +134,10 @@ def test_samples_of_the_source_are_those_of_the_table(finished, held):
     for target in TARGETS:
         lines = some(read(finished.outputs / "tables" / target, "lines"))
         shown = held[f"source 0 {target}"]
-        assert sum(n for k in shown for by in k["samples"] for _, n, _ in by) == sum(
-            row["samples"] for row in lines
-        )
-        told = [sass for kernel in shown for sass in kernel["sass"]]
-        assert told.count(None) == 0, (
-            "a recording's listing has the text of each sampled instruction"
-        )
+        samples = sum(n for k in shown for by in k["samples"] for _, n, _ in by)
+        assert samples == sum(row["samples"] for row in lines)
+        # A recording's listing has the text of each sampled instruction.
+        assert None not in [sass for kernel in shown for sass in kernel["sass"]]
 
 
 def test_the_shipped_recording_fits_a_mail(text):
@@ -173,9 +158,8 @@ def test_every_module_is_in_a_page_and_no_import_is_left(text):
     scripts = {entry: html.script(folder, entry) for entry in ("app", "view")}
     assert scripts["app"] in text
     for module in folder.glob("*.js"):
-        counts = {
-            script.count(f"const {module.stem}_js = (() => {{") for script in scripts.values()
-        }
+        begins = f"const {module.stem}_js = (() => {{"
+        counts = {script.count(begins) for script in scripts.values()}
         assert counts in ({1}, {0, 1}), module.name
     assert all("import {" not in script for script in scripts.values())
     assert "view_source_js" not in scripts["app"] and "point_js" not in scripts["view"]

@@ -25,8 +25,8 @@ from ncuflow.parsers.registry import METRICS
 
 playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.browser
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -35,6 +35,7 @@ FLAGS = (
 AXE = lzma.decompress((ROOT / "tests" / "vendor" / "axe.min.js.xz").read_bytes()).decode()
 VIEWS = ("overview", "points", "source", "claims", "choices", "guide", "environment")
 HOSTILE = "Kernel<img src=x onerror=\"document.title='hit'\">|a\x07b\u202ec"
+WRONG = ("undefined", "NaN", "[object", "null", "Infinity", "false,")
 POINT = "decode/B32_L2048_H32_K32_D128_P16_f16_cc"
 
 
@@ -50,10 +51,7 @@ class Browser:
         page = self.context.new_page()
         page.set_viewport_size({"width": size[0], "height": size[1]})
         page.on("request", lambda r: self.asked.append(r.url) if r.url.startswith("http") else None)
-        page.on(
-            "console",
-            lambda m: self.said.append(m.text) if m.type in ("error", "warning") else None,
-        )
+        page.on("console", lambda m: m.type in ("error", "warning") and self.said.append(m.text))
         page.on("pageerror", lambda error: self.said.append(str(error)))
         page.goto(f"file://{path}{fragment}")
         page.wait_for_selector("html[data-ready]", state="attached")
@@ -90,11 +88,8 @@ def report(finished) -> Path:
 @pytest.fixture(scope="module")
 def points(finished) -> list[str]:
     """The target of each point."""
-    return [
-        path.name
-        for path in sorted((finished.outputs / "tables").iterdir())
-        for _ in read(path, "measurements")
-    ]
+    folders = sorted((finished.outputs / "tables").iterdir())
+    return [path.name for path in folders for _ in read(path, "measurements")]
 
 
 @pytest.fixture(scope="module")
@@ -107,20 +102,13 @@ def written(finished, tmp_path_factory) -> Callable[..., Path]:
         for number_, change in enumerate(changes):
             side = folder / f"side{number_}"
             for target in targets:
-                found = json.loads(
-                    (finished.outputs / "results" / f"{target}_results.json").read_text()
-                )
+                found = results_of(finished, target)
                 found["provenance"]["recording"] = side.name
                 change(found)
                 path = side / "results" / f"{target}_results.json"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(json.dumps(found))
-                (side / "tables" / target).mkdir(parents=True)
-                for table in ("metrics", "timeline", "timing"):
-                    name = f"{table}.parquet"
-                    shutil.copy(
-                        finished.outputs / "tables" / target / name, side / "tables" / target / name
-                    )
+                shutil.copytree(finished.outputs / "tables" / target, side / "tables" / target)
             sides.append(ShownSide(side, DEFAULT))
         comparisons = [compared(sides[0].folder, sides[1].folder)] if len(sides) > 1 else []
         path = folder / "report.html"
@@ -177,10 +165,10 @@ def test_a_sweep_is_a_few_lines_that_are_named(browser, report):
     assert drawn.and_(page.locator(".faint")).count() >= 3
     assert len(set(named)) == 3
     assert {name.split(",")[0] for name in named} == {"kv_heads 8", "kv_heads 32"}
-    dashes = [
-        path.get_attribute("stroke-dasharray") for path in prefill.locator(".lines path").all()
-    ]
-    assert len(set(dashes)) == 3, "told apart without colours too"
+    paths = prefill.locator(".lines path").all()
+    assert len({path.get_attribute("stroke-dasharray") for path in paths}) == 3, (
+        "told apart without colours too"
+    )
 
 
 def test_verdicts_are_in_the_words_of_the_limiter(browser, report, finished):
@@ -199,6 +187,10 @@ def test_verdicts_are_in_the_words_of_the_limiter(browser, report, finished):
         _, point, *told = texts(row.locator("th, td"))
         found = rows_of(finished, "prefill")[point]
         assert told == [limiter.kind(found), limiter.words(found)]
+
+
+def results_of(finished: Any, target: str) -> Any:
+    return json.loads((finished.outputs / f"results/{target}_results.json").read_text())
 
 
 def rows_of(finished: Any, target: str) -> dict[str, Any]:
@@ -222,17 +214,18 @@ def test_a_series_of_the_roofline_stands_alone_and_short_points_go(browser, repo
     assert again.locator(".roofline .mark-dot path").count() == marks.count()
 
 
+ROOF = r"of its roof: (.*), (.*) TFLOPS"
+
+
 def test_each_mark_is_held_against_the_roof_of_its_type(browser, report, finished):
     rows = rows_of(finished, "prefill")
     roofs = {row["dtype"]: row["ceiling_tensor_tflops_measured"] for row in rows.values()}
     page = browser.open(report, "#/overview?only=prefill")
-    told = [
-        mark.get_attribute("aria-label") for mark in page.locator(".roofline .mark-dot path").all()
-    ]
-    said = {text.split("\n")[0]: text for text in told}
+    marks = page.locator(".roofline .mark-dot path").all()
+    said = {mark.get_attribute("aria-label").split("\n")[0]: mark for mark in marks}
     held = 0
     for point, row in rows.items():
-        (of,) = re.findall(r"of its roof: (.*), (.*) TFLOPS", said[point.removeprefix("prefill/")])
+        (of,) = re.findall(ROOF, said[point.removeprefix("prefill/")].get_attribute("aria-label"))
         instruction = row["ceiling_tensor_tflops_counter"]
         if row["flops_tensor_counted"] and roofs[row["dtype"]] < instruction:
             assert of == (f"measured {row['dtype']}", number(roofs[row["dtype"]])), point
@@ -275,11 +268,10 @@ def test_numbers_on_the_page_are_those_of_the_table(browser, report, finished):
     for at, row in enumerate(rows):
         cells = texts(shown.nth(at).locator("th, td"))
         assert cells[1] == row["point"]
-        told = [cell.replace(" ", "") for cell in cells[2:]]
-        wanted = [number(row[name]).replace("\u202f", "").replace("\u00a0", "") for name in columns]
-        assert [cell if cell == "–" else float(cell) for cell in told] == [
-            text if text == "–" else float(text.replace(" ", "")) for text in wanted
-        ], row["point"]
+        wanted = [number(row[name]) for name in columns]
+        assert ["".join(c.split()) for c in cells[2:]] == ["".join(c.split()) for c in wanted], row[
+            "point"
+        ]
 
 
 # Of each cell of a column that has a point, where it stands; of one that has none, where its last digit ends.
@@ -317,9 +309,8 @@ def test_numbers_of_a_column_stand_point_under_point(browser, report):
 
 def test_the_page_rounds_as_the_markdown_does(browser, report, finished):
     """format.js and ncuflow/format.py on each value of each table, in its unit."""
-    values = {
-        ("", value) for value in (0.5, 1.5, 2.5, 0.125, 62.25, 1234.5, 99999.5, 1e5, 1e-7, 0, -3.25)
-    }
+    odd = (0.5, 1.5, 2.5, 0.125, 62.25, 1234.5, 99999.5, 1e5, 1e-7, 0, -3.25)
+    values = {("", value) for value in odd}
     units = {column.name: column.unit for column in BY_NAME.values()}
     registry = {metric.key: metric.unit for metric in METRICS.values()}
     for folder in (finished.outputs / "tables").iterdir():
@@ -473,24 +464,20 @@ def test_the_csv_is_what_is_shown(browser, report, finished):
     assert [float(line.split(",")[2]) for line in lines[1:]] == [
         row["time_cold_us"] for row in rows
     ]
-    assert all(line.endswith(",") for line in lines[1:]), (
-        "no tensor instruction ran: an empty cell, not 0"
-    )
+    assert all(line.endswith(",") for line in lines[1:])  # no tensor instruction ran: not 0
 
 
 def test_a_point_has_all_that_is_known_of_it(browser, report):
     page = browser.open(report, f"#/point?id={POINT}")
     titles = texts(page.locator("main h2"))
-    for title in (
+    wanted = {
         "Times",
         "Work: analytic and counted",
         "Speed of Light",
         "Stalls",
         "Launch and occupancy",
-        "NVIDIA's advice",
-        "Timeline",
-    ):
-        assert title in titles
+    }
+    assert {*wanted, "NVIDIA's advice", "Timeline"} <= {*titles}
     assert page.locator("text=shared memory ◂ the limit").count() == 1
     page.wait_for_selector('figure[aria-label="Times on the GPU"] circle')
     assert page.locator('figure[aria-label="Times on the GPU"] circle').count() > 60
@@ -500,11 +487,8 @@ def test_a_point_has_all_that_is_known_of_it(browser, report):
 
 
 def test_each_view_of_the_time_has_its_rate_and_clock(browser, report, finished):
-    (at, row) = next(
-        (point, row)
-        for point, row in rows_of(finished, "prefill").items()
-        if row["throttle_sustained"]
-    )
+    rows = rows_of(finished, "prefill").items()
+    (at, row) = next((point, row) for point, row in rows if row["throttle_sustained"])
     page = browser.open(report, f"#/point?id={at}")
     table = page.locator('section:has(h2:text-is("Times")) table.plain').first
     shown = {cells[0]: cells[1:] for cells in map(cells_of, table.locator("tbody tr").all())}
@@ -519,13 +503,11 @@ def test_each_view_of_the_time_has_its_rate_and_clock(browser, report, finished)
         f"{number(row['tflops'])} TFLOPS",
         quantity(row["clock_cold_mhz"], "MHz"),
     ]
-    for view, name in (
-        ("in situ: nsys", "time_insitu_us"),
-        ("profiled: ncu", "time_ncu_us"),
-        ("the host's call", "host_launch_us"),
-        ("plan() on the host", "plan_us"),
-    ):
-        assert shown[view][0] == micro(row[name]), view
+    others = {"in situ: nsys": "time_insitu_us", "profiled: ncu": "time_ncu_us"}
+    others |= {"the host's call": "host_launch_us", "plan() on the host": "plan_us"}
+    assert {view: shown[view][0] for view in others} == {
+        v: micro(row[n]) for v, n in others.items()
+    }
 
 
 def cells_of(row: Any) -> list[str]:
@@ -533,34 +515,25 @@ def cells_of(row: Any) -> list[str]:
 
 
 def test_all_stall_reasons_of_a_kernel_stand_in_full(browser, report, finished):
-    results = json.loads((finished.outputs / "results" / "decode_results.json").read_text())
-    point, (kernel,) = next(
-        (p["point"], p["kernels"]) for p in results["points"] if len(p["kernels"]) == 1
-    )
+    points = results_of(finished, "decode")["points"]
+    point, (kernel,) = next((p["point"], p["kernels"]) for p in points if len(p["kernels"]) == 1)
     page = browser.open(report, f"#/point?id={point}")
     page.click('summary:has-text("reasons as a table")')
-    rows = {
-        cells[0]: cells
-        for cells in map(cells_of, page.locator('[aria-label="Stall reasons"] tbody tr').all())
-    }
-    assert {one["reason"]: number(one["ratio"]) for one in kernel["stalls"]} == {
-        reason: cells[4] for reason, cells in rows.items()
-    }
+    rows = map(cells_of, page.locator('[aria-label="Stall reasons"] tbody tr').all())
+    counted = {one["reason"]: number(one["ratio"]) for one in kernel["stalls"]}
+    assert counted == {cells[0]: cells[4] for cells in rows}
 
 
 def test_each_pair_of_a_choice_has_its_interval_and_verdict(browser, report, finished):
     (side,) = blocks(report.read_text())["main"]["sides"]
-    pairs = [
-        p for target in side["targets"] for choice in target["prices"] for p in choice["pairs"]
-    ]
+    choices = [choice for target in side["targets"] for choice in target["prices"]]
+    pairs = [pair for choice in choices for pair in choice["pairs"]]
     page = browser.open(report, "#/choices")
     for summary in page.locator('.choice summary:text-is("As a table")').all():
         summary.click()
     shown = [cells_of(row) for row in page.locator(".choice tbody tr").all()]
     assert [row[-1] for row in shown] == [pair["verdict"] for pair in pairs]
-    assert all(
-        ("…" in row[4]) == (pair["low"] is not None) for row, pair in zip(shown, pairs, strict=True)
-    )
+    assert [("…" in row[4]) for row in shown] == [pair["low"] is not None for pair in pairs]
 
 
 def test_a_claim_shows_what_decides_it(browser, report, finished):
@@ -575,17 +548,19 @@ def test_a_claim_shows_what_decides_it(browser, report, finished):
         said = plain(item.inner_text())
         assert claim["statement"] in said and claim["source"].get("section", "") in said
         names = texts(item.locator("dl").first.locator("dt"))
-        assert ("rule" in names) == (claim["compare"] is not None), claim["id"]
-        assert ("tolerance" in names) == (claim["tolerance"] is not None), claim["id"]
-        assert ("noise floor" in names) == (claim["noise_floor"] is not None), claim["id"]
+        for name, of in (
+            ("rule", "compare"),
+            ("tolerance", "tolerance"),
+            ("noise floor", "noise_floor"),
+        ):
+            assert (name in names) == (claim[of] is not None), claim["id"]
         if claim["noise_floor"] is not None:
             floor = claim["noise_floor"]
             floor = f"{100 * floor:.1f}" if claim["unit"] == "of the ceiling" else number(floor)
             facts = dict(zip(names, texts(item.locator("dl").first.locator("dd")), strict=True))
             assert plain(facts["noise floor"]).startswith(floor), claim["id"]
-        assert ("published" in names) == (
-            claim["published"]["value"] is not None or claim["published"]["range"] is not None
-        ), claim["id"]
+        published = [claim["published"][name] for name in ("value", "range")]
+        assert ("published" in names) == (published != [None, None]), claim["id"]
         if claim["compare"]:
             judged += 1
             assert f"over {claim['over']} {claim['compare']}" in said, claim["id"]
@@ -606,13 +581,11 @@ def test_the_kernels_of_a_split_are_chosen_between(browser, report):
 
 
 def test_the_source_is_grouped_filtered_and_leads_to_flashinfer(browser, report, finished):
-    results = json.loads((finished.outputs / "results" / "decode_results.json").read_text())
-    tag = f"v{results['provenance']['flashinfer']}"
+    tag = f"v{results_of(finished, 'decode')['provenance']['flashinfer']}"
     page = browser.open(report, "#/source")
     link = page.locator(".places a").first
-    assert link.get_attribute("href").startswith(
-        f"https://github.com/flashinfer-ai/flashinfer/blob/{tag}/include/flashinfer/"
-    )
+    source = f"https://github.com/flashinfer-ai/flashinfer/blob/{tag}/include/flashinfer/"
+    assert link.get_attribute("href").startswith(source)
     count = page.locator("output.count")
     everything = count.inner_text()
     page.locator(".places button.place").first.click()
@@ -654,25 +627,14 @@ def test_the_guide_is_rendered_and_its_links_stay_inside(browser, report):
 def test_two_captures_are_compared_the_changed_points_first(browser, written):
     def slower(found: Any) -> None:
         point = found["points"][5]
-        for name in ("time_cold_us", "time_cold_q25_us", "time_cold_q75_us"):
-            point["measurement"][name] *= 1.5
-        for name in (
-            "gbs",
-            "gbs_fraction_datasheet",
-            "gbs_fraction_measured",
-            "tflops",
-            "tflops_fraction_datasheet",
-            "tflops_fraction_measured",
-        ):
-            if point["measurement"][name] is not None:
-                point["measurement"][name] /= 1.5
-        for series in ("samples", "runs"):
-            cold = point[series]["cold_us"]
-            point[series]["cold_us"] = (
-                [[us * 1.5 for us in run] for run in cold]
-                if series == "runs"
-                else [us * 1.5 for us in cold]
-            )
+        row = point["measurement"]
+        for name in row:
+            if re.fullmatch(r"time_cold(_q\d+)?_us", name):
+                row[name] *= 1.5
+            elif re.fullmatch(r"(gbs|tflops)(_fraction_(datasheet|measured))?", name) and row[name]:
+                row[name] /= 1.5
+        point["samples"]["cold_us"] = [us * 1.5 for us in point["samples"]["cold_us"]]
+        point["runs"]["cold_us"] = [[us * 1.5 for us in run] for run in point["runs"]["cold_us"]]
 
     path = written(same, slower)
     page = browser.open(path)
@@ -707,14 +669,8 @@ def test_a_hostile_name_is_shown_as_text(browser, written):
                 line["file"] = line["function"] = "</script><script>document.title='hit'</script>"
 
     path = written(hostile)
-    for fragment in (
-        "",
-        "#/claims",
-        "#/points?cols=main_kernel,kind",
-        "#/source?by=file",
-        "#/choices",
-        "#/environment",
-    ):
+    views = ("claims", "points?cols=main_kernel,kind", "source?by=file", "choices", "environment")
+    for fragment in ("", *(f"#/{view}" for view in views)):
         page = browser.open(path, fragment)
         assert page.title() != "hit"
         assert page.locator("img").count() == 0
@@ -764,10 +720,7 @@ def test_a_page_of_less_evidence_opens_and_has_dashes(browser, written, change):
         page.evaluate("to => { location.hash = '#/' + to }", view)
         page.wait_for_selector(f'main[data-view="{view.split("?")[0]}"] > *')
         shown = page.inner_text("main")
-        wrong = [
-            w for w in ("undefined", "NaN", "[object", "null", "Infinity", "false,") if w in shown
-        ]
-        assert not wrong, (view, wrong)
+        assert [word for word in WRONG if word in shown] == [], view
     assert "–" in texts(page.locator("table.grid tbody td"))
 
 

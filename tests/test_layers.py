@@ -5,6 +5,7 @@ import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from house import CONTRIBUTING, FLOORS, TABLE, table
@@ -100,9 +101,8 @@ def test_what_is_said_of_one_target_stands_in_its_file():
     """What a room has to know of a kernel it asks the target for."""
     targets = {name.removeprefix("targets.") for name in modules() if name.startswith("targets.")}
     # a word that a command or another module is named by is no kernel's alone
-    targets -= COMMANDS.keys() | {
-        name.rpartition(".")[2] for name in modules() if "targets." not in name
-    }
+    others = {name.rpartition(".")[2] for name in modules() if "targets." not in name}
+    targets -= COMMANDS.keys() | others
     assert {"decode", "rmsnorm", "gemm"} <= targets
     name = re.compile(rf"(?<![A-Za-z])({'|'.join(targets)})(?![A-Za-z])")
     found = {
@@ -134,13 +134,12 @@ def test_the_table_for_contributors_is_the_house():
 
 # Records with the fields of another one, and why they are two.
 TWINS = {
-    frozenset({"record.Check", "model.ReferenceCheck"}): "read from a capture; a part of results",
-    frozenset(
-        {"record.WorkRecord", "target.contract.Work"}
-    ): "read from a capture; what a target says",
-    frozenset(
-        {"race.record.Relative", "race.sequential.Interval"}
-    ): "read from a record; what the tests of a race compute, thousands of times",
+    frozenset(names.split()): why
+    for names, why in {
+        "record.Check model.ReferenceCheck": "read from a capture; a part of results",
+        "record.WorkRecord target.contract.Work": "read from a capture; what a target says",
+        "race.record.Relative race.sequential.Interval": "read from a record; what the tests of a race compute, often",
+    }.items()
 }
 
 
@@ -162,13 +161,10 @@ def records() -> dict[str, tuple[frozenset[str], set[str]]]:
         fields = [line.target for line in node.body if isinstance(line, ast.AnnAssign)]
         return {field.id for field in fields if isinstance(field, ast.Name)}
 
-    return {
-        name: (
-            frozenset(declared(node).union(*(declared(named[base]) for base in bases(node)))),
-            bases(node),
-        )
-        for name, node in found.items()
-    }
+    above = {name: bases(node) for name, node in found.items()}
+    own = {name: declared(node) for name, node in named.items()}
+    fields = lambda name, node: frozenset(declared(node).union(*(own[one] for one in above[name])))  # noqa: E731
+    return {name: (fields(name, node), above[name]) for name, node in found.items()}
 
 
 def test_no_two_records_have_the_same_fields():
@@ -184,7 +180,5 @@ def test_no_two_records_have_the_same_fields():
     assert found - TWINS.keys() == set()
 
 
-def inherited(
-    every: dict[str, tuple[frozenset[str], set[str]]], names: set[str]
-) -> list[frozenset[str]]:
+def inherited(every: dict[str, Any], names: set[str]) -> list[frozenset[str]]:
     return [fields for name, (fields, _) in every.items() if name.rpartition(".")[2] in names]

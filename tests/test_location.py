@@ -82,9 +82,8 @@ def test_shown_is_the_newest_flashinfer_on_the_gpu_with_the_most_memory(tmp_path
 def test_where_the_folder_has_no_recordings_the_projects_own_are_taken(tmp_path, monkeypatch):
     shipped = location.default()
     monkeypatch.chdir(tmp_path)
-    assert location.default().samefile(
-        location.resource("recordings") / shipped.relative_to("recordings")
-    )
+    own = location.resource("recordings") / shipped.relative_to("recordings")
+    assert location.default().samefile(own)
     assert evidence.recorded(Path("recordings/h200/0.6.12/gdn")).targets
     with pytest.raises(ValueError, match=r"^recordings/\*/gdn: no recording matches$"):
         location.matching("recordings/*/gdn")
@@ -125,11 +124,8 @@ def test_a_pattern_is_the_sides_that_match_it_by_version_and_none_twice() -> Non
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    return Path(
-        shutil.copytree(
-            Path(__file__).parents[1] / "recordings/h200/0.6.12/gdn", tmp_path / "recording"
-        )
-    )
+    shipped = Path(__file__).parents[1] / "recordings/h200/0.6.12/gdn"
+    return Path(shutil.copytree(shipped, tmp_path / "recording"))
 
 
 def test_a_file_of_the_same_size_that_says_something_else_is_named(recording: Path) -> None:

@@ -122,10 +122,8 @@ def test_a_report_is_shown_explained_and_quoted_by_the_line() -> None:
         assert lines["lines"] == every["lines"][:2]
         assert lines["left_out"] == len(every["lines"]) - 2 > 0
         few = await answer(client, "explain", source=DEEP, limit=1)
-        left = sum(
-            len(every[name]) - 1 for name in ("stalls", "lines", "suggestions") if every[name]
-        )
-        assert few["left_out"] == left > 0
+        tables = (every[name] for name in ("stalls", "lines", "suggestions"))
+        assert few["left_out"] == sum(len(rows) - 1 for rows in tables if rows) > 0
 
         tried = await answer(client, "opportunities", source=POINT, limit=1)
         own = await answer(client, "explain", source=POINT, limit=500)
@@ -142,24 +140,17 @@ def test_what_cannot_be_answered_is_one_line() -> None:
                               ("opportunities", "source")):  # fmt: skip
                 said = await refusal(client, tool, **{key: named})
                 assert "only what lies below the served folder" in said, (tool, named)
-            assert "below the served" in await refusal(
-                client, "compare", base=named, head="h200/0.7.2/versions"
-            )
-            assert "below the served" in await refusal(
-                client, "compare", base="h200/0.7.2/versions", head=named
-            )
-            assert "below the served" in await refusal(client, "list_targets", folder=named)
-            assert "below the served" in await refusal(
-                client, "list_points", target="decode", folder=named
-            )
-            assert "below the served" in await refusal(
-                client, "trace", source=f"{named}#0", name="duration_ns"
-            )
-            assert "below the served" in await refusal(
-                client, "trace", source=POINT, name="time_cold_us", folder=named
-            )
-            said = await refusal(client, "try", change=named, target="decode")
-            assert "below the served" in said
+            other = "h200/0.7.2/versions"
+            for tool, words in (
+                ("compare", {"base": named, "head": other}),
+                ("compare", {"base": other, "head": named}),
+                ("list_targets", {"folder": named}),
+                ("list_points", {"target": "decode", "folder": named}),
+                ("trace", {"source": f"{named}#0", "name": "duration_ns"}),
+                ("trace", {"source": POINT, "name": "time_cold_us", "folder": named}),
+                ("try", {"change": named, "target": "decode"}),
+            ):
+                assert "below the served" in await refusal(client, tool, **words), (tool, named)
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         for name in ("try", "advise"):
             assert not tools[name].annotations.read_only_hint and tools[name].output_schema
@@ -226,9 +217,8 @@ def test_what_lies_above_the_folder_is_not_looked_at(tmp_path, monkeypatch):
     """A report of a recording is explained with what its target suggests, unless its recording is not served."""
     monkeypatch.chdir((RECORDINGS / REPORT).parent)
     seen: list[Path] = []
-    monkeypatch.setattr(
-        "ncuflow.findings.locate.is_recording", lambda path: bool(seen.append(path))
-    )
+    looked = lambda path: bool(seen.append(path))  # noqa: E731
+    monkeypatch.setattr("ncuflow.findings.locate.is_recording", looked)
     found = answers.explain(Root(Path.cwd()), REPORT.name, "0", None, 5)
     assert found.limit is not None and seen == []
 
@@ -325,10 +315,8 @@ def test_one_signal_ends_it() -> None:
     asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
         "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}}  # fmt: skip
     command = [sys.executable, "-m", "ncuflow", "mcp", "--root", str(RECORDINGS)]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdin is not None and child.stdout is not None
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as child:
         print(json.dumps(asked), file=child.stdin, flush=True)
         assert '"ncuflow"' in child.stdout.readline()
         child.terminate()

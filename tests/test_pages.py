@@ -47,10 +47,8 @@ def test_the_sample_has_the_pages_that_the_recording_renders(finished, folder):
 
 def test_the_sample_is_what_readme_and_docs_lead_to():
     """Nothing lies in the folder that no reader is led to."""
-    led, looked = (
-        set(),
-        [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "benchmarks/RESULTS.md"],
-    )
+    looked = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "benchmarks/RESULTS.md"]
+    led = set()
     while looked:
         page = looked.pop()
         for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
@@ -85,10 +83,8 @@ def test_a_kernel_is_told_in_2500_words_and_all_pages_in_190_kb(finished):
 
 def test_every_page_states_gpu_versions_date_and_tier():
     for page in some((SAMPLE / "reports").glob("*.md")):
-        origin = page.read_text().splitlines()[2]
-        assert re.match(r"> Tier [ABC] \(.*\) · .+ · .*FlashInfer .* · \d{4}-\d\d-\d\d", origin), (
-            page.name
-        )
+        origin = r"> Tier [ABC] \(.*\) · .+ · .*FlashInfer .* · \d{4}-\d\d-\d\d"
+        assert re.match(origin, page.read_text().splitlines()[2]), page.name
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda p: p.name)
@@ -144,10 +140,8 @@ def test_a_sweep_along_one_axis_has_a_base_without_parentheses(finished):
     found = Findings(finished.outputs / "results", DEFAULT)
     first, *rest = found.targets["decode"]["points"]
     alike = first["params"].items() - {("batch", first["params"]["batch"])}
-    found.targets["decode"]["points"] = [
-        first,
-        next(p for p in rest if alike <= p["params"].items()),
-    ]
+    other = next(p for p in rest if alike <= p["params"].items())
+    found.targets["decode"]["points"] = [first, other]
     page = pages.render("target", found, "decode")
     assert "named by what sets it apart from the base;" in page
     assert "()" not in re.sub(r"`[^`]*`|```.*?```", "", page, flags=re.DOTALL).replace("plan()", "")
@@ -186,13 +180,10 @@ def test_the_headline_has_burst_and_sustained_rates_with_their_clocks(finished):
     text = (finished.outputs / "reports/prefill.md").read_text()
     points = Findings(finished.outputs / "results", DEFAULT).targets["prefill"]["points"]
     row = max((p["measurement"] for p in points), key=lambda m: m["tflops"] or 0)
-    said = re.search(
-        r"Burst ([\d ]+) TFLOPS at ([\d ]+) MHz, sustained ([\d ]+) TFLOPS at ([\d ]+) MHz", text
-    )
-    assert [int(v.replace(" ", "")) for v in said.groups()] == [
-        round(row[c])
-        for c in ("tflops", "clock_cold_mhz", "tflops_sustained", "clock_sustained_mhz")
-    ]
+    rates = r"Burst ([\d ]+) TFLOPS at ([\d ]+) MHz, sustained ([\d ]+) TFLOPS at ([\d ]+) MHz"
+    columns = ("tflops", "clock_cold_mhz", "tflops_sustained", "clock_sustained_mhz")
+    said = [int(value.replace(" ", "")) for value in re.search(rates, text).groups()]
+    assert said == [round(row[column]) for column in columns]
     beside = "launches whose power held the clock down ran below it"
     assert beside in (finished.outputs / "reports/environment.md").read_text()
 
@@ -306,9 +297,7 @@ def test_each_knob_has_a_line_and_a_choice_that_prices_it(finished):
             file, _, line = row["place"].rpartition(":")
             indexed = any(name.endswith(f"/flashinfer/{line}") for name in index["functions"])
             assert line.isdigit() or not (file or indexed), row["place"]
-            assert row["default"] or not row["option"].signature, (
-                f"{row['option'].name}: no default"
-            )
+            assert row["default"] or not row["option"].signature, row["option"].name
 
 
 def test_remedies_are_of_reasons_that_ncu_has():
@@ -336,9 +325,8 @@ def test_the_page_of_a_machine_waits_for_no_statistics():
 def test_ceilings_of_an_older_recording_have_no_sustained_rate(tmp_path):
     older = ROOT / "recordings/h200/0.6.18/baseline"
     machine = environment_info(older, older.name)
-    assert not any(
-        "sustained" in series for series in machine["ceilings"]["measured"]["series"].values()
-    )
+    series = machine["ceilings"]["measured"]["series"].values()
+    assert not any("sustained" in one for one in series)
     write_json(tmp_path / "environment_info.json", machine)
     text = machine_page.render(tmp_path / "environment_info.json")
     assert "| copy | 4 272 GB/s | 4 271 to 4 273 | – | – | – | – |" in text
@@ -391,7 +379,5 @@ def test_l2_is_as_busy_as_its_own_counters_say(finished):
     section = target_section(found.results("decode"))
     own, as_ncu = section["best"]["l2_pct"], section["best"]["m"]["sol_l2_pct"]
     assert own < as_ncu
-    text = (
-        (finished.outputs / "reports/analysis.md").read_text().split("## At Their Best Points")[1]
-    )
-    assert f"| {as_ncu:.0f} % ({own:.0f} %) |" in text
+    text = (finished.outputs / "reports/analysis.md").read_text()
+    assert f"| {as_ncu:.0f} % ({own:.0f} %) |" in text.split("## At Their Best Points")[1]

@@ -127,9 +127,8 @@ def test_a_gpu_lost_in_a_later_round_leaves_what_was_measured() -> None:
 
 def test_rounds_have_orders_of_their_own_and_another_run_others() -> None:
     points = made(12)
-    orders = [
-        tuple(p.id for p in shuffled(points, run, number)) for run in (0, 1) for number in range(3)
-    ]
+    turns = [(run, number) for run in (0, 1) for number in range(3)]
+    orders = [tuple(p.id for p in shuffled(points, *turn)) for turn in turns]
     assert len(set(orders)) == 6
     assert all(sorted(order) == sorted(p.id for p in points) for order in orders)
     assert orders[0] == tuple(p.id for p in shuffled(points, 0, 0))
@@ -233,9 +232,8 @@ def test_a_planted_delay_spins_after_the_launch(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(prepare.time, "perf_counter", lambda: next(clock))
     device = Device()
     launch = fake_target(device).prepare({"n": 1})
-    prepare.plant(
-        launch, "fake/p1", prepare.planted_faults({prepare.VARIABLE: "delay:fake/*:500000"})
-    ).run()
+    faults = prepare.planted_faults({prepare.VARIABLE: "delay:fake/*:500000"})
+    prepare.plant(launch, "fake/p1", faults).run()
     assert device.log == ["run"] and next(clock, None) is None
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from command import python
+from command import ROOT, python
 from fake_device import Device, fake_target, made, points_file
 
 from ncuflow.cli import dispatch, ended
@@ -47,22 +47,24 @@ def test_a_bad_points_file_is_named(tmp_path: Path, entries: Any, message: str) 
     assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
 
 
+def ran(
+    monkeypatch, folder: Path, device: Any, n: int, words: list[str], **kinds: Any
+) -> tuple[int, Path]:
+    """(exit status, OUT) of the command line on n points of a fake target; what a run starts as further processes runs in
+    this one."""
+    monkeypatch.setattr(gpu, "Gpu", device)
+    log = SimpleNamespace(log=[])
+    monkeypatch.setattr(running, "load", lambda name: fake_target(log, **kinds))
+    monkeypatch.setattr(builds, "CompilerWatch", lambda: SimpleNamespace(started=0))
+    monkeypatch.setattr(running, "_apart", alone)
+    path, out = points_file(folder, [point.as_dict() for point in made(n)]), folder / "out.jsonl"
+    return dispatch(["launch", "fake", "--points", str(path), "--out", str(out), *words]), out
+
+
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, Path]]:
+def command(tmp_path, monkeypatch) -> Callable[..., tuple[int, Path]]:
     """(exit status, OUT) of the command line on two points of a fake target and device."""
-
-    def call(*arguments: str, out: str = "out.jsonl", **kinds: Any) -> tuple[int, Path]:
-        device = Device()
-        monkeypatch.setattr(gpu, "Gpu", lambda: device)
-        monkeypatch.setattr(running, "load", lambda name: fake_target(device, **kinds))
-        monkeypatch.setattr(builds, "CompilerWatch", lambda: SimpleNamespace(started=0))
-        # What a run starts as further processes runs in this one.
-        monkeypatch.setattr(running, "_apart", alone)
-        path = points_file(tmp_path, [point.as_dict() for point in made(2)])
-        files = ["--points", str(path), "--out", str(tmp_path / out)]
-        return dispatch(["launch", "fake", *files, *arguments]), tmp_path / out
-
-    return call
+    return lambda *words, **kinds: ran(monkeypatch, tmp_path, Device, 2, [*words], **kinds)
 
 
 def alone(asked: running.LaunchAsked, target: Target) -> int:
@@ -136,16 +138,11 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Co
 
         def call(mode: str, *arguments: str, bad: Sequence[str] = ()) -> tuple[int, Path]:
             kinds = dict.fromkeys(bad, broken)
-            log = SimpleNamespace(log=[])
-            monkeypatch.setattr(gpu, "Gpu", Context)
-            monkeypatch.setattr(running, "load", lambda name: fake_target(log, **kinds))  # type: ignore[arg-type]
-            monkeypatch.setattr(builds, "CompilerWatch", lambda: SimpleNamespace(started=0))
-            monkeypatch.setattr(running, "_apart", alone)
-            path = points_file(tmp_path, [point.as_dict() for point in made(n)])
-            files = ["--points", str(path), "--out", str(tmp_path / "out.jsonl")]
-            status = dispatch(["launch", "fake", "--mode", mode, *files, *arguments])
-            call.started = Context.started  # type: ignore[attr-defined]
-            return status, tmp_path / "out.jsonl"
+            status, out = ran(
+                monkeypatch, tmp_path, Context, n, ["--mode", mode, *arguments], **kinds
+            )
+            call.started = Context.started
+            return status, out
 
         return call
 
@@ -158,9 +155,7 @@ def test_a_point_that_breaks_its_process_costs_itself_alone(machine, mode, bad):
     command = machine(6)
     status, out = command(mode, bad=bad)
     assert status == 3
-    assert (
-        len({record["origin"]["date"] for record in lines(out)}) == 1
-    )  # that of the first process
+    assert len({record["origin"]["date"] for record in lines(out)}) == 1  # of the first process
     for name, record in zip(made(6), lines(out), strict=True):
         assert record["point"] == name.id
         expected = "error" if name.id.removeprefix("fake/") in bad else "ok"
@@ -175,7 +170,7 @@ def test_the_order_and_the_samples_are_those_of_a_run_without_the_fault(machine)
     whole = {record["point"]: record for record in lines(machine(6)("time")[1])}
     command = machine(6)
     _, out = command("time", bad=["p3"])
-    assert command.started == 2  # type: ignore[attr-defined]
+    assert command.started == 2
     for record in lines(out):
         if record["status"] == "ok":
             assert record["order"] == whole[record["point"]]["order"]
@@ -205,7 +200,7 @@ def test_restarts_are_bounded(machine: Callable[..., Command], monkeypatch) -> N
     count = launch.RESTARTS + 3
     command = machine(count)
     status, out = command("check", bad=[f"p{n}" for n in range(1, count)])
-    assert status == 4 and command.started == launch.RESTARTS + 1  # type: ignore[attr-defined]
+    assert status == 4 and command.started == launch.RESTARTS + 1
     assert [r["status"] for r in lines(out)] == ["error"] * (count - 2) + ["lost"] * 2
     assert lines(out)[-1]["reason"].endswith("; 11 points did so, and no further process tries")
 
@@ -213,36 +208,40 @@ def test_restarts_are_bounded(machine: Callable[..., Command], monkeypatch) -> N
 def test_the_last_point_of_a_run_loses_nothing(machine: Callable[..., Command]) -> None:
     command = machine(2)
     status, out = command("check", bad=["p2"])
-    assert (status, command.started) == (3, 1)  # type: ignore[attr-defined]
+    assert (status, command.started) == (3, 1)
     assert [r["status"] for r in lines(out)] == ["ok", "error"]
 
 
 def test_a_trace_stays_in_its_process(machine: Callable[..., Command]) -> None:
     command = machine(3)
     status, out = command("trace", bad=["p2"])
-    assert (status, command.started) == (4, 1)  # type: ignore[attr-defined]
+    assert (status, command.started) == (4, 1)
     assert [r["status"] for r in lines(out)] == ["ok", "error", "lost"]
 
 
+def pairs_of(folder: Path, points: Sequence[Any]) -> tuple[Path, list[str]]:
+    """Where a run of these pairs puts them, and the words that ask for it."""
+    path, found = folder / "pairs.json", folder / "pairs.jsonl"
+    path.write_text(json.dumps([point.as_dict() for point in points]))
+    return found, ["--pairs", str(path), "--pairs-out", str(found)]
+
+
 def test_pairs_go_on_after_a_point_that_broke_its_process(machine, tmp_path):
-    pairs, found = tmp_path / "pairs.json", tmp_path / "pairs.jsonl"
-    pairs.write_text(json.dumps([point.as_dict() for point in made(6)]))
-    words = ["--rounds", "1", "--pairs", str(pairs), "--pairs-out", str(found)]
+    found, words = pairs_of(tmp_path, made(6))
     command = machine(6)
-    status, out = command("time", *words, bad=["p3"])
+    status, out = command("time", "--rounds", "1", *words, bad=["p3"])
     assert (status, [r["status"] for r in lines(out)]) == (3, ["ok", "ok", "error", *["ok"] * 3])
     assert [r["status"] for r in lines(found)] == ["ok", "error", "ok"]
     assert lines(found)[1]["reason"].startswith("fake/p3: RuntimeError: CUDA error: ")
-    assert command.started == 2  # type: ignore[attr-defined]
+    assert command.started == 2
     dates = {record["origin"]["date"] for record in [*lines(out), *lines(found)]}
     assert dates == {0}  # they are of one run
-    _, out = machine(6)("time", "--pairs", str(pairs), "--pairs-out", str(found))
+    _, out = machine(6)("time", *words)
     assert {r["status"] for r in [*lines(out), *lines(found)]} == {"ok"}
 
 
 def test_a_pair_that_breaks_its_process_costs_itself_alone(machine, tmp_path, monkeypatch):
-    pairs, found = tmp_path / "pairs.json", tmp_path / "pairs.jsonl"
-    pairs.write_text(json.dumps([point.as_dict() for point in made(6)]))
+    found, words = pairs_of(tmp_path, made(6))
     pair, taken = timing.pair, []
 
     def second_breaks(device: Device, *rest: Any) -> Any:
@@ -253,7 +252,7 @@ def test_a_pair_that_breaks_its_process_costs_itself_alone(machine, tmp_path, mo
         return pair(device, *rest)
 
     monkeypatch.setattr(timing, "pair", second_breaks)
-    status, out = machine(6)("time", "--pairs", str(pairs), "--pairs-out", str(found))
+    status, out = machine(6)("time", *words)
     assert (status, len(set(map(id, taken)))) == (3, 2)
     assert {r["status"] for r in lines(out)} == {"ok"}
     assert [r["status"] for r in lines(found)] == ["ok", "error", "ok"]
@@ -262,13 +261,11 @@ def test_a_pair_that_breaks_its_process_costs_itself_alone(machine, tmp_path, mo
 def test_a_side_of_another_batch_breaks_one_process_and_not_one_for_each_of_its_pairs(
     machine, tmp_path
 ):
-    pairs, found = tmp_path / "pairs.json", tmp_path / "pairs.jsonl"
     *points, bad = made(13)
-    pairs.write_text(json.dumps([side.as_dict() for point in points for side in (point, bad)]))
-    words = ["--rounds", "1", "--pairs", str(pairs), "--pairs-out", str(found)]
+    found, words = pairs_of(tmp_path, [side for point in points for side in (point, bad)])
     command = machine(12)
-    status, out = command("time", *words, bad=["p13"])
-    assert (status, command.started) == (3, 2)  # type: ignore[attr-defined]
+    status, out = command("time", "--rounds", "1", *words, bad=["p13"])
+    assert (status, command.started) == (3, 2)
     assert {r["status"] for r in lines(out)} == {"ok"}
     assert {(r["status"], r["reason"].split(":")[0]) for r in lines(found)} == {
         ("error", "fake/p13")
@@ -286,10 +283,10 @@ def test_a_side_of_another_batch_breaks_one_process_and_not_one_for_each_of_its_
 def test_what_breaks_in_a_pair_loses_no_other_point_and_times_none_twice(
     moment, bad, visited, pairs_timed, machine, tmp_path, monkeypatch, capsys
 ):
-    pairs, found, taken = tmp_path / "pairs.json", tmp_path / "pairs.jsonl", Counter[str]()
+    taken = Counter[str]()
     sides = [(1, 2), (3, 4), (5, 6), (3, 5), (1, 8)]
     points = made(8)
-    pairs.write_text(json.dumps([points[n - 1].as_dict() for pair in sides for n in pair]))
+    found, words = pairs_of(tmp_path, [points[n - 1] for pair in sides for n in pair])
 
     def counted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(device: Device, *rest: Any) -> Any:
@@ -304,9 +301,8 @@ def test_what_breaks_in_a_pair_loses_no_other_point_and_times_none_twice(
     for name in ("pair", "complete", "visit"):
         monkeypatch.setattr(timing, name, counted(name, getattr(timing, name)))
     command = machine(8)
-    words = ["--rounds", "1", "--pairs", str(pairs), "--pairs-out", str(found)]
-    status, out = command("time", *words)
-    assert (status, command.started) == (3, 2)  # type: ignore[attr-defined]
+    status, out = command("time", "--rounds", "1", *words)
+    assert (status, command.started) == (3, 2)
     assert [r["point"] for r in lines(out)] == [point.id for point in points]
     assert [r["point"] for r in lines(found)] == [f"fake/p{a} | fake/p{b}" for a, b in sides]
     records = [*lines(out), *lines(found)]
@@ -321,12 +317,10 @@ def test_what_breaks_in_a_pair_loses_no_other_point_and_times_none_twice(
     assert told[-1].endswith("about 0 s left")
 
 
-@pytest.mark.parametrize(
-    "words", [["--mode", "time", "--pairs", "p"], ["--mode", "trace", "--pairs", "p", "--pairs-out", "o"]]
-)  # fmt: skip
+@pytest.mark.parametrize("words", ["time --pairs p", "trace --pairs p --pairs-out o"])
 def test_pairs_without_a_timing_or_a_place_are_bad_usage(command, words):
     with pytest.raises(SystemExit) as left:
-        command(*words)
+        command("--mode", *words.split())
     assert left.value.code == 2
 
 
@@ -371,10 +365,7 @@ def test_a_build_without_what_it_needs_is_fatal_and_one_line(monkeypatch, capsys
     ],
 )
 def test_bad_usage_exits_2_and_writes_nothing(tmp_path, arguments, message):
-    root = Path(__file__).parents[1]
-    code = f"import sys; sys.path.insert(0, {str(root)!r}); from ncuflow.cli import main; "
-    code += f"main({['launch', *arguments]!r})"
-    done = python("-c", code, cwd=tmp_path)
+    done = python("-m", "ncuflow", "launch", *arguments, cwd=tmp_path, PYTHONPATH=str(ROOT))
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

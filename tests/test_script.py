@@ -83,10 +83,10 @@ class Recorder(ModuleType):
     def _with(self, *others: Any) -> Recorder:
         return Recorder(f"{self._name}[{', '.join(map(repr, others))}]", self._log)
 
-    __getitem__ = __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = __truediv__ = __floordiv__ = (
-        _with
-    )
-    __mod__ = __neg__ = __or__ = __and__ = __pow__ = __rpow__ = __lt__ = __gt__ = __ge__ = _with
+    __getitem__ = __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = __truediv__ = _with
+    __floordiv__ = __mod__ = __neg__ = __or__ = __and__ = __pow__ = __rpow__ = __lt__ = __gt__ = (
+        __ge__
+    ) = _with
     __enter__ = _with
 
     def __setitem__(self, *others: Any) -> None:
@@ -111,9 +111,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     wide = "ncuflow.target.reference._wide"  # which a file has a text of its own for
     monkeypatch.setattr(wide, lambda *given: (sys.modules["torch"], *(a.float() for a in given)))
     for name in ("mla", "page", "norm", "gdn_prefill", "gemm", "sampling"):
-        monkeypatch.setitem(
-            sys.modules, f"flashinfer.{name}", Recorder(f"flashinfer.{name}", found)
-        )
+        own = f"flashinfer.{name}"
+        monkeypatch.setitem(sys.modules, own, Recorder(own, found))
     return found
 
 
@@ -125,9 +124,8 @@ def launched(log: list[str], prepare: Any, p: dict[str, Any]) -> tuple[list[str]
     launch.run()
     if launch.reset:
         launch.reset()
-    drawn = [
-        line for line in log[:ready] if line.endswith("generator=torch.Generator(device='cuda'))")
-    ]
+    random = "generator=torch.Generator(device='cuda'))"
+    drawn = [line for line in log[:ready] if line.endswith(random)]
     done = [line for line in log[:ready] if line.startswith("flashinfer")]
     return drawn, done + log[ready:]
 
@@ -159,14 +157,9 @@ def test_the_launch_alone_is_in_the_range_of_the_id(log, monkeypatch):
     space["main"]()
     start = next(i for i, line in enumerate(log) if "cudaProfilerStart" in line)
     recorded = [re.sub(r"\(.*", "", line) for line in log[start + 1 :]]
-    assert recorded == [
-        "torch.cuda.nvtx.range_push",
-        "flashinfer.merge_states",
-        "torch.cuda.nvtx.range_pop",
-        "torch.cuda.synchronize",
-        "torch.cuda.cudart",
-        "torch.cuda.cudart",
-    ]
+    nvtx = "torch.cuda.nvtx.range"
+    launch = [f"{nvtx}_push", "flashinfer.merge_states", f"{nvtx}_pop"]
+    assert recorded == [*launch, "torch.cuda.synchronize", *["torch.cuda.cudart"] * 2]
     assert space["POINT"] in log[start + 1]
 
 
@@ -237,10 +230,8 @@ def test_what_results_say_is_a_literal_and_never_code() -> None:
     tame = exported.script(decode, Planned("x", "decode", {**decode.parameters, "x": "x"}))
     text.encode()
     for statement, same in some(zip(ast.parse(text).body, ast.parse(tame).body, strict=True)):
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) in (
-            "POINT",
-            "P",
-        ):
+        named = isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0])
+        if named in ("POINT", "P"):
             ast.literal_eval(statement.value)
         else:
             assert ast.unparse(statement) == ast.unparse(same)
@@ -282,9 +273,8 @@ def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str) -> str
 def test_a_definition_is_taken_whole_with_all_that_it_needs(tmp_path, monkeypatch):
     text = taken(tmp_path, monkeypatch, "whole")
     assert "def torch_dtype(name: str)" in text
-    assert (
-        'def taken_here_torch_dtype(p):\n    return torch_dtype(p["dtype"])' in text
-    )  # two of one name
+    of_one_name = 'def taken_here_torch_dtype(p):\n    return torch_dtype(p["dtype"])'
+    assert of_one_name in text
     assert "    # why it is so" in text and "sqrt(2)" in text and 'FP8 = "fp8"' in text
     # what only a check needs is not there
     assert "return Made(run=taken_here_torch_dtype(p))" in text and "missing" not in text
@@ -313,6 +303,5 @@ def test_a_file_runs_with_torch_and_flashinfer_alone(name, request, tmp_path):
     done = python("-P", path, cwd=tmp_path, PYTHONSAFEPATH="1")
     gpu_modules.skip_without_cute_dsl([done.stderr])
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(
-        rf"{re.escape(point.id)}: [\d.]+ µs, the L2 cache cold, on .+\n", done.stdout
-    )
+    said = rf"{re.escape(point.id)}: [\d.]+ µs, the L2 cache cold, on .+\n"
+    assert re.fullmatch(said, done.stdout)

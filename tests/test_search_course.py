@@ -34,16 +34,9 @@ class Searching:
         ]
         self.now = 0.0
         self.eta = Eta(self.said.append, [2.0, halving_s(len(times))], self.clock)
-        self.on = SearchRun(
-            self.base.target,
-            self.base,
-            self.control,
-            self.variants,
-            0.02,
-            5.0,
-            self.eta,
-            self.clock,
-        )
+        base, control = self.base, self.control
+        run = (base.target, base, control, self.variants, 0.02, 5.0, self.eta, self.clock)
+        self.on = SearchRun(*run)
 
     def clock(self) -> float:
         self.now += 1.0
@@ -68,9 +61,8 @@ def test_the_fastest_is_the_winner_and_the_default_has_its_price() -> None:
     assert found.price.low < 0.25 < found.price.high  # 100 µs against 80
     assert found.price.estimate == pytest.approx(0.25, abs=0.01)
     assert [one.name for one in found.candidates] == ["us=80", "us=90", "us=110", "us=120"]
-    assert search.fates(found) == {
-        "us=80": "kept", "us=90": "kept", "us=110": "left", "us=120": "left",
-    }  # fmt: skip
+    fates = {"us=80": "kept", "us=90": "kept", "us=110": "left", "us=120": "left"}
+    assert search.fates(found) == fates
     assert found.rounds == RUNGS[0] and found.default_us == pytest.approx(100, rel=0.01)
     # Only the one that is confirmed is timed beyond the halving, and what left is closed at once.
     assert search.asked("c80", "burst") > search.asked("c90", "burst") == RUNGS[0]
@@ -95,12 +87,11 @@ def test_the_price_is_the_winners_gain_the_other_way_round() -> None:
 )
 def test_the_status_says_whether_each_shape_has_an_answer(outcomes, wanted):
     timing = trial_data.timing(1.0, 1.0)
+    of = {"shape": "x", "params": {}, "candidates": []}
     shapes = [
-        SearchedShape(
-            shape="x", params={}, found=found, candidates=[], confirmed=None if found == "none" else timing
-        )
+        SearchedShape(**of, found=found, confirmed=None if found == "none" else timing)
         for found in outcomes
-    ]  # fmt: skip
+    ]
     assert search_status(shapes) == wanted
 
 

@@ -36,7 +36,7 @@ cudaError_t Other(T* x) {
   return cudaSuccess;
 }
 """
-THREADS = r"num_threads = (\d+);"
+THREADS, STAGES = r"num_threads = (\d+);", r"num_stages = (\d+)"
 
 
 def place(function: str = "Launch", pattern: str = THREADS, file: str = HEADER) -> Constant:
@@ -76,7 +76,7 @@ def test_what_is_not_there_exactly_once_is_said(places, why, package):
 
 def test_edits_change_their_values_alone(package: Path, tmp_path: Path) -> None:
     threads = find(Tunable("threads", (place(),), (1024,)), package)
-    stages = find(Tunable("stages", (place(pattern=r"num_stages = (\d+)"),), (2,)), package)
+    stages = find(Tunable("stages", (place(pattern=STAGES),), (2,)), package)
     write({"threads": 1024, "stages": 2}, [threads, stages], package, tmp_path / "new")
     wanted = TEXT.replace("threads = 128", "threads = 1024").replace("stages = 4", "stages = 2")
     assert (tmp_path / "new" / HEADER).read_text() == wanted
@@ -94,9 +94,7 @@ TARGET = none_target(
     source=Source(
         tunables=(
             Tunable("threads", (place(),), (256, 64), where="n > 1"),
-            Tunable(
-                "stages", (place(pattern=r"num_stages = (\d+)"),), (2,), where="split == 'off'"
-            ),
+            Tunable("stages", (place(pattern=STAGES),), (2,), where="split == 'off'"),
             Tunable("gone", (place("Gone"),), (2,)),
         )
     ),
@@ -137,10 +135,8 @@ def test_a_variant_has_points_where_all_of_it_means_something(package: Path) -> 
     assert threads.departs == 1
     both = Variant((("stages", 2),), (("split", "off"),))
     points = both.points(TARGET, shapes, tunables(package))
-    assert {name: point.id for name, point in points.items()} == {
-        "made/n1_auto": "made/n1_off",
-        "made/n2_auto": "made/n2_off",
-    }
+    ids = {name: point.id for name, point in points.items()}
+    assert ids == {"made/n1_auto": "made/n1_off", "made/n2_auto": "made/n2_off"}
     assert Variant((("stages", 2),)).points(TARGET, shapes, tunables(package)) == {}
 
 
@@ -173,9 +169,8 @@ def test_every_declared_constant_is_in_the_real_source_and_an_edit_is_a_line_of_
     changed = []
     for path in some(p for p in tmp_path.rglob("*") if p.is_file()):
         name = path.relative_to(tmp_path).as_posix()
-        pairs = zip(
-            (package / name).read_text().splitlines(), path.read_text().splitlines(), strict=True
-        )
+        sides = [(root / name).read_text().splitlines() for root in (package, tmp_path)]
+        pairs = zip(*sides, strict=True)
         changed += [f"{name}:{n}" for n, (old, new) in enumerate(pairs, 1) if old != new]
     assert sorted(changed) == sorted(set(one.places))
 

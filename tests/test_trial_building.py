@@ -37,12 +37,8 @@ class Scripted:
         self.log.append(" ".join([self.name, do, *names]))
         if isinstance(self.fails.get(do), Exception):
             raise self.fails[do]
-        module = {
-            "name": "m",
-            "folder": f"/{self.name}",
-            "library": f"/{self.name}/m.so",
-            "files": 3,
-        }
+        folder = f"/{self.name}"
+        module = {"name": "m", "folder": folder, "library": f"{folder}/m.so", "files": 3}
         return {
             "hello": {"package": str(self.package), "workspace": f"/{self.name}"},
             "modules": {"modules": [module]},
@@ -61,9 +57,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     @contextmanager
     def started(target: str, package: Path | None = None, *rest: Any) -> Iterator[Scripted]:
-        side = Scripted(
-            said, package or INSTALLED, fails.get(package.parent.name if package else "", {})
-        )
+        how = fails.get(package.parent.name if package else "", {})
+        side = Scripted(said, package or INSTALLED, how)
         try:
             yield side
         finally:
@@ -78,9 +73,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def overlay(name: str) -> Overlay:
-    return Overlay(
-        Path(f"/{name}/flashinfer"), Path(f"/{name}/jit"), frozenset({PurePosixPath("x")})
-    )
+    files = frozenset({PurePosixPath("x")})
+    return Overlay(Path(f"/{name}/flashinfer"), Path(f"/{name}/jit"), files)
 
 
 def test_all_changes_are_compiled_in_one_graph_and_one_that_fails_costs_itself(log):
@@ -145,14 +139,13 @@ def test_a_base_that_fails_ends_the_trial_where_the_point_is_not_spare(log, monk
         return found
 
     monkeypatch.setattr(Scripted, "ask", failing)
-    found, base = built(
-        TARGET, [POINT], INSTALLED, [overlay("a")], 4, lambda line: None, spare=[other]
-    )
+    given = (INSTALLED, [overlay("a")], 4, lambda line: None)
+    found, base = built(TARGET, [POINT], *given, spare=[other])
     assert base == {other.id: NotCompiledError("m: no")} and found[0].failing == {}
     # The change compiles what the base cannot: its code has nothing to be compared with.
     assert [m.not_compared for m in found[0].records] == ["the base has no module of this name"]
     with pytest.raises(BaseError, match="the base: m: no"):
-        built(TARGET, [POINT, other], INSTALLED, [overlay("a")], 4, lambda line: None)
+        built(TARGET, [POINT, other], *given)
 
 
 def test_without_a_change_the_base_is_built(log: list[str]) -> None:
@@ -193,12 +186,8 @@ def test_changes_that_are_not_asked_for_end_too(log, monkeypatch):
 
 
 def test_a_base_that_finds_no_gpu_ends_the_trial(log, monkeypatch):
-    monkeypatch.setattr(
-        Scripted, "ask", lambda *rest, **words: (_ for _ in ()).throw(LostError("gone"))
-    )
-    with (
-        pytest.raises(BaseError, match="the base: gone"),
-        bench([overlay("a")], monkeypatch),
-    ):
+    gone = lambda *rest, **words: (_ for _ in ()).throw(LostError("gone"))  # noqa: E731
+    monkeypatch.setattr(Scripted, "ask", gone)
+    with pytest.raises(BaseError, match="the base: gone"), bench([overlay("a")], monkeypatch):
         pass
     assert log.count("installed ends") == 2 and "a ends" in log

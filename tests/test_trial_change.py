@@ -29,24 +29,19 @@ def package(tmp_path: Path) -> Path:
 def hunk(name: str, old: str = TEXT, line: int = 10, to: str = "changed") -> str:
     """A patch of one line of a file."""
     new = old.replace(f"line {line}\n", f"{to}\n")
-    lines = difflib.unified_diff(
-        old.splitlines(True), new.splitlines(True), f"a/{name}", f"b/{name}"
-    )
-    return "".join(lines)
+    sides = old.splitlines(True), new.splitlines(True)
+    return "".join(difflib.unified_diff(*sides, f"a/{name}", f"b/{name}"))
 
 
 SAME = f"--- a/{CODE}\n+++ b/{CODE}\n@@ -1,3 +1,3 @@\n line 1\n-line 2\n+line 2\n line 3\n"
-ABSOLUTE = (
-    "".join(f"{sign} /opt/flashinfer/include/flashinfer/a.cuh\n" for sign in ("---", "+++"))
-    + "@@ -1 +1 @@\n-a\n+b\n"
-)
+PLACE = "/opt/flashinfer/include/flashinfer/a.cuh"
+ABSOLUTE = f"--- {PLACE}\n+++ {PLACE}\n@@ -1 +1 @@\n-a\n+b\n"
 
 
 def state(folder: Path) -> dict[str, tuple[str, int, float]]:
     found = sorted(p for p in folder.rglob("*") if p.is_file())
-    return {
-        str(p.relative_to(folder)): (digest(p), p.stat().st_mode, p.stat().st_mtime) for p in found
-    }
+    stats = [(p, p.stat()) for p in found]
+    return {str(p.relative_to(folder)): (digest(p), s.st_mode, s.st_mtime) for p, s in stats}
 
 
 def laid(package: Path, text: str, folder: Path) -> Overlay:
@@ -92,9 +87,8 @@ def test_one_patch_may_change_files_of_several_folders_and_files_that_are_not_in
 
 def test_a_file_that_a_patch_renames_or_removes_counts_as_changed(package, tmp_path):
     old, new = "include/flashinfer/a.cuh", "include/flashinfer/new.cuh"
-    text = (
-        f"diff --git a/{old} b/{new}\nsimilarity index 100%\nrename from {old}\nrename to {new}\n"
-    )
+    text = f"diff --git a/{old} b/{new}\nsimilarity index 100%\n"
+    text += f"rename from {old}\nrename to {new}\n"
     overlay = laid(package, text, tmp_path)
     assert overlay.files == {PurePosixPath(HEADER), PurePosixPath(HEADER).with_name("new.cuh")}
     assert not (overlay.package / HEADER).exists() and (package / HEADER).exists()
@@ -156,10 +150,8 @@ def test_across_file_systems_files_are_copied(package, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            hunk("include/flashinfer/a.cuh", TEXT.replace("line 9\n", "line nine\n")),
-            "does not apply to flashinfer/data/include/flashinfer/a.cuh: its hunk at line 7 does not fit",
-        ),
+        (hunk("include/flashinfer/a.cuh", TEXT.replace("line 9\n", "line nine\n")),
+         "does not apply to flashinfer/data/include/flashinfer/a.cuh: its hunk at line 7 does not fit"),
         ("no patch", "does not apply: No valid patches in input"),
         (hunk(CODE)[:-30], "does not apply: corrupt patch at line"),
         (hunk("tests/x.py"), "changes no file of the installed package flashinfer"),
@@ -168,7 +160,7 @@ def test_across_file_systems_files_are_copied(package, tmp_path, monkeypatch):
         (SAME, "leaves all files of flashinfer as they are"),
         (f"{SAME}{SAME.replace(CODE, SOURCE)}", "leaves all files of flashinfer as they are"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_apply_is_one_line_with_file_and_hunk(package, tmp_path, text, said):
     before = state(package)
     with pytest.raises(BadInput) as refused:

@@ -134,7 +134,7 @@ def test_a_result_that_was_kept_from_another_call_is_caught() -> None:
 
 def test_a_launch_on_another_stream_than_the_callers_is_wrong_where_the_base_is_right() -> None:
     trial = Trial()
-    trial.change.device.on_side_stream = lambda launch: (2.5,)  # type: ignore[method-assign]
+    trial.change.device.on_side_stream = lambda launch: (2.5,)
     (found,) = trial.run()
     assert found.outcome == "wrong" and found.timing is None
     assert "launched from a stream of its own: relative L2 error 0.25" in str(found.reason)
@@ -142,7 +142,7 @@ def test_a_launch_on_another_stream_than_the_callers_is_wrong_where_the_base_is_
     assert bad.worst is not None and (bad.worst.got, bad.worst.expected) == (2.5, 2.0)
     trial = Trial()
     for side in (trial.change, trial.base):
-        side.device.on_side_stream = lambda launch: (2.5,)  # type: ignore[method-assign]
+        side.device.on_side_stream = lambda launch: (2.5,)
     (found,) = trial.run()
     assert found.outcome == "same" and [case.status for case in found.cases] == ["ok", "ok"]
 
@@ -155,9 +155,8 @@ def extreme(side: Local, results: dict[str, float]) -> None:
         launch = prepare(p, seed)
         got = {"now": launch.output()}
         launch.output = lambda: got["now"]
-        launch.extremes = {
-            what: lambda value=value: got.update(now=(value,)) for what, value in results.items()
-        }
+        put = lambda value: lambda: got.update(now=(value,))  # noqa: E731
+        launch.extremes = {what: put(value) for what, value in results.items()}
         return launch
 
     side.target.prepare = prepared
@@ -177,9 +176,8 @@ def test_a_change_that_is_wrong_with_extreme_inputs_is_not_timed() -> None:
     ]
     assert bad.worst is not None
     bad.worst.got = bad.worst.expected = None  # JSON has no infinities
-    assert case_lines(bad)[1].startswith(
-        "  worst element: output 0 at [0]: not finite, expected not finite"
-    )
+    worst = "  worst element: output 0 at [0]: not finite, expected not finite"
+    assert case_lines(bad)[1].startswith(worst)
 
 
 def test_with_extreme_inputs_only_what_the_base_does_right_is_asked_of_a_change() -> None:
@@ -242,8 +240,8 @@ def test_a_change_that_hangs_costs_itself_alone_and_is_named() -> None:
     trial = Trial()
     trial.change.lost_at = ("check", "fake/p10")
     lost, after = trial.run(2)
-    assert lost.outcome == "lost"
-    assert lost.reason == "fake/p10: did not end within 5 s, and was stopped"
+    why = "fake/p10: did not end within 5 s, and was stopped"
+    assert (lost.outcome, lost.reason) == ("lost", why)
     assert (after.outcome, after.reason) == ("unchecked", "the trial ended at fake/p10")
     assert not any("base" in line for line in trial.log)
 
@@ -284,10 +282,7 @@ def test_an_input_of_two_points_is_checked_once() -> None:
 def test_a_throttled_burst_is_taken_again_and_counted_where_it_stays_so() -> None:
     trial = Trial()
     cap = ("sw_power_cap",)
-    trial.base.device.throttled = [
-        (),
-        cap,
-    ]  # the first is of the three launches that say how long one takes
+    trial.base.device.throttled = [(), cap]  # the first is of launches that say how long one takes
     (found,) = trial.run()
     assert found.timing is not None and found.timing.throttled == 0
     trial = Trial()

@@ -104,9 +104,8 @@ def test_a_place_without_a_line_and_a_difference_beyond_numbers_are_left_out() -
 
 def test_it_needs_nothing_beside_it_and_runs_nothing() -> None:
     text = page.rendered(every())
-    assert not re.findall(
-        r"<script|<link(?! rel=\"icon\" href=\"data:,\")|src=|https?://|@import|url\(", text
-    )
+    asks = r"<script|<link(?! rel=\"icon\" href=\"data:,\")|src=|https?://|@import|url\("
+    assert not re.findall(asks, text)
     assert "default-src 'none'" in text and "script-src" not in text
 
 
@@ -125,9 +124,8 @@ def test_it_stays_small_however_many_points_there_are() -> None:
 
 def test_points_that_differ_come_first_where_not_all_have_their_counters() -> None:
     points = [trial_data.point(trial_data.as_is, n, 100.0, "same") for n in range(3)]
-    view = page.TrialView(
-        trial_data.trial(points=[*points, trial_data.point(trial_data.as_is, 9)]), 1
-    )
+    points.append(trial_data.point(trial_data.as_is, 9))
+    view = page.TrialView(trial_data.trial(points=points), 1)
     assert [one.point.point for one in view.counted] == ["twice/toy_n9"] and view.left_out == 3
 
 
@@ -207,9 +205,7 @@ def test_a_value_that_is_no_number_is_refused(tmp_path: Path) -> None:
 
 def test_a_module_says_how_long_it_was_compiled_and_which_file_took_that() -> None:
     trial = trial_data.trial()
-    assert (
-        "toy : compiled anew in 24 s (toy.cuda.o 20 s), it reads toy.cuh"
-        in Parsed(page.rendered([trial])).said
-    )
+    took = "toy : compiled anew in 24 s (toy.cuda.o 20 s), it reads toy.cuh"
+    assert took in Parsed(page.rendered([trial])).said
     trial.modules[0].compile_s, trial.modules[0].files = None, []
     assert "toy : compiled anew, it reads toy.cuh" in Parsed(page.rendered([trial])).said

@@ -59,14 +59,9 @@ class Side:
         objects = {f"{folder}/{name}.cuda.o": "cuda_compile"}
         if hosted:
             objects[f"{folder}/{name}.o"] = "compile"
-        text = BUILD.format(
-            flag=flag,
-            package=self.roots.package,
-            folder=folder,
-            name=name,
-            objects="\n".join(f"build {o}: {rule} {source}" for o, rule in objects.items()),
-            names=" ".join(objects),
-        )
+        lines = "\n".join(f"build {o}: {rule} {source}" for o, rule in objects.items())
+        named = {"name": name, "names": " ".join(objects), "folder": folder, "objects": lines}
+        text = BUILD.format(flag=flag, package=self.roots.package, **named)
         (folder / "build.ninja").write_text(text)
         return Module(name=name, folder=folder, library=folder / f"{name}.so")
 
@@ -126,11 +121,8 @@ def test_what_is_compiled_anew_is_not_reused(sides: Sides) -> None:
 
 def test_other_flags_and_other_generated_sources_reach_a_module(sides: Sides) -> None:
     base, _ = both(sides)
-    other = [
-        sides.other.module("one", "a", "both", flag="-O3"),
-        sides.other.module("two", "b"),
-        sides.other.module("three", "a"),
-    ]
+    other = [sides.other.module("one", "a", "both", flag="-O3")]
+    other += [sides.other.module("two", "b"), sides.other.module("three", "a")]
     assert sides.why(base, other, "jit/core.py") == {
         "one": "its flags or sources differ",
         "two": "its generated two.cc differs",
@@ -173,9 +165,8 @@ def test_a_path_that_leads_from_the_overlay_into_the_base_is_no_other_flag(sides
     base, other = both(sides)
     build = other[0].folder / "build.ninja"
     include = sides.other.roots.package / "data/include"
-    build.write_text(
-        build.read_text().replace(str(include), str(sides.base.roots.package / "data/include"))
-    )
+    base_s = str(sides.base.roots.package / "data/include")
+    build.write_text(build.read_text().replace(str(include), base_s))
     assert sides.why(base, other, "decode.py") == {}
 
 

@@ -57,9 +57,8 @@ def timed(base_us: float, change_us: float, outcome: Any = "slower") -> PointTri
 def planted() -> tuple[list[Kernel], list[Kernel]]:
     """Kernels of one point before and after a slow-down that was planted."""
     base, change = kernels("baseline"), kernels("planted-slow-downs")
-    point = max(
-        base, key=lambda p: (change[p][0]["duration_ns"] or 0) / (base[p][0]["duration_ns"] or 1)
-    )
+    time = lambda side, point: side[point][0]["duration_ns"] or 1  # noqa: E731
+    point = max(base, key=lambda p: time(change, p) / time(base, p))
     return base[point], change[point]
 
 
@@ -133,16 +132,15 @@ def test_both_sides_are_counted_and_what_differs_is_explained(machine, monkeypat
     blocks = '[{"module": ["toy", "plain"]}]'
     page, calls = machine.folder / "try.html", machine.folder / "calls"
     monkeypatch.setenv("NCUFLOW_TEST_CALLS", str(calls))
-    status, said, trial = tried(
-        machine, monkeypatch, patch, "--blocks", blocks, "--html", str(page)
-    )
+    words = ("--blocks", blocks, "--html", str(page))
+    status, said, trial = tried(machine, monkeypatch, patch, *words)
     assert status == 3 and trial.ncu == "2025.3.1.0" and trial.no_counters is None, said
     slower, same = trial.points
     assert slower.counters is not None and same.counters is not None
     assert (slower.counters.tier, same.counters.tier) == ("all", "few")
     assert slower.counters.base[0].duration_us == 100
     assert slower.counters.change[0].duration_us == 110
-    hot = slower.counters.base[0].hot[0], slower.counters.change[0].hot[0]
+    hot = [side[0].hot[0] for side in (slower.counters.base, slower.counters.change)]
     assert [(place.line, place.text) for place in hot] == [
         (7, "return 100.0;"),
         (8, "return 110.0;"),

@@ -121,8 +121,7 @@ def test_a_verdict_is_that_of_the_columns_of_a_measurement(sweep):
     for kernel in some(sweep.kernels):
         launch = kernel.longest_launch
         joined: Any = Joined({}, {}, [launch.kernel], [], {}, {})  # type: ignore[typeddict-item]
-        row = {}
-        for name in (
+        names = [
             "verdict",
             "limiter",
             "draw",
@@ -131,8 +130,8 @@ def test_a_verdict_is_that_of_the_columns_of_a_measurement(sweep):
             "second_unit",
             "second_pct",
             "waves",
-        ):
-            row[name] = BY_NAME[name].compute(joined)
+        ]
+        row = {name: BY_NAME[name].compute(joined) for name in names}
         assert launch.words == limiter.words(row)
         assert limiter.kind(launch.row) == limiter.kind(row)
 
@@ -331,17 +330,11 @@ def test_the_next_block_leaves_room_for_what_the_driver_takes_of_each():
 
 def test_chance_is_no_spread(decode):
     """Two divergent branches of a scheduler more than another's are not what the others wait for."""
-    (shown,) = [
-        detail
-        for kernel in decode.kernels
-        for detail in [decode.details[kernel.longest_launch.index]]
-        if detail.detail.counters["smsp__sass_branch_targets_threads_divergent.max"].value
-    ]
-    few = shown.detail.counters["smsp__sass_branch_targets_threads_divergent.max"].value
-    assert 0 < few < 10
-    assert "smsp__sass_branch_targets_threads_divergent" not in {
-        one.counter for one in shown.spread
-    }
+    branches = "smsp__sass_branch_targets_threads_divergent"
+    launches = [decode.details[kernel.longest_launch.index] for kernel in decode.kernels]
+    few = {one.detail.counters[f"{branches}.max"].value: one for one in launches}
+    (most, shown) = next((n, one) for n, one in few.items() if n)
+    assert 0 < most < 10 and branches not in {one.counter for one in shown.spread}
     assert all(one.most >= 100 for one in shown.spread) and shown.spread
 
 
@@ -367,12 +360,8 @@ def test_ranges_are_a_tree_with_times():
     (outer,) = nvtx.tree(
         [(["a", "b"], "k", 2.0), (["a"], "k", 3.0), (["a", "b"], "j", None), ([], "k", 9.0)]
     )
-    assert (outer.name, outer.count, outer.total_ns, outer.kernels) == (
-        "a",
-        3,
-        5.0,
-        {"k": 5.0, "j": 0.0},
-    )
+    assert (outer.name, outer.count, outer.total_ns) == ("a", 3, 5.0)
+    assert outer.kernels == {"k": 5.0, "j": 0.0}
     (inner,) = outer.children
     assert (inner.name, inner.count, inner.total_ns) == ("b", 2, 2.0)
 
@@ -389,10 +378,8 @@ def test_sources_come_from_below_the_folder_alone(tmp_path):
         "/x/../../secret.cu",
         f"{tmp_path}/secret.cu",
         "/p/link.cu",
-        "C:\\p\\src\\a.cu",
-        "/p/\x00",
-        "/p/circle.cu",
     ]
+    names += ["C:\\p\\src\\a.cu", "/p/\x00", "/p/circle.cu"]
     code = launch_detail.code(
         Detail(instructions=[SampledInstruction(0, "EXIT", None, 0, 1, 1, 32)], files=names), folder
     )
@@ -452,11 +439,8 @@ def test_what_ncu_printed_is_viewed_and_says_what_only_a_report_has(tmp_path):
     )
     (view,) = files.view([path]).reports
     (kernel,) = view.kernels
-    assert (kernel.name, kernel.duration.median, kernel.longest_launch.kernel["registers"]) == (
-        "Norm",
-        2000,
-        40,
-    )
+    told = (kernel.name, kernel.duration.median, kernel.longest_launch.kernel["registers"])
+    assert told == ("Norm", 2000, 40)
     said = {lack.what: lack.option for lack in view.missing}
     assert said["memory chart"] == missing.ONLY_A_REPORT and "Speed" in "".join(said)
     blocks_of = blocks(page.rendered(files.view([path])))

@@ -292,7 +292,6 @@ def test_snakemakes_report_holds_pages_figures_and_tables(changed, tmp_path):
         "INDEX.md",
         "rmsnorm.md",
         "rmsnorm-roofline.svg",
-        "roofline.svg",
         "measurements.csv",
         "report.html",
     } <= names

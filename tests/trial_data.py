@@ -54,23 +54,12 @@ def launch(said: Said, us: float, line: int) -> KernelCounters:
         stalls={"long_scoreboard": us / 10, "wait": 0.7},
         hot=[
             HotPlace(
-                file=said("include/flashinfer/toy.cuh"),
-                line=line,
-                text=said("return x;"),
-                sass=None,
-                share=0.75,
+                file=said("include/flashinfer/toy.cuh"), line=line, text=said("return x;"), sass=None, share=0.75,
                 reason=said("wait"),
             ),
-            HotPlace(
-                file=None,
-                line=None,
-                text=None,
-                sass=said("LDG.E R2, [R4]"),
-                share=0.25,
-                reason=None,
-            ),
+            HotPlace(file=None, line=None, text=None, sass=said("LDG.E R2, [R4]"), share=0.25, reason=None),
         ],
-    )
+    )  # fmt: skip
 
 
 def timing(base: float, change: float, half: float = 0.005) -> TrialTiming:
@@ -86,9 +75,8 @@ def timing(base: float, change: float, half: float = 0.005) -> TrialTiming:
 
 
 def cause(said: Said, delta_us: float) -> TrialCause:
-    part = TrialTerm(
-        what=said("long_scoreboard"), base=5.0, change=6.0, unit=said("cycles"), delta_us=delta_us
-    )
+    term = {"what": said("long_scoreboard"), "base": 5.0, "change": 6.0, "unit": said("cycles")}
+    part = TrialTerm(**term, delta_us=delta_us)
     facts = [
         TrialFact(what=said("registers"), base=40, change=48, unit=""),
         TrialFact(what=said("template"), base=said("2"), change=None, unit=""),
