@@ -91,53 +91,28 @@ def follow(point):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 '''
 
+# Beside what the device of experiments does, which is none either.
 DEVICE = """
-from contextlib import contextmanager
 
-from ncuflow.run.timing import Burst
-
-
-class Gpu:
+class Gpu(Gpu):
     def __init__(self):
         from ncuflow.targets import plans
 
         if plans.planned("gone", "process"):
             raise RuntimeError("no CUDA device is available to torch")
 
-    def facts(self):
-        return {"name": "NVIDIA H200", "compute_capability": "9.0", "memory_bytes": 1 << 37}
-
-    def driver(self): return "580.159.04"
-    def synchronize(self): pass
     def alive(self): return False
-    def release(self): pass
-    def begin(self): pass
-    def peak_memory(self): return 0
-    def poison(self, launch): pass
-    def written(self, launch): return True
     def differences(self, outputs, expected): return [(float(len(outputs)), 0.0)]
     def worst(self, outputs, expected): return {}
     def flush(self): pass
     def clocks(self): return None
-
-    def cold(self, run, n):
-        return Burst([10.0] * n, True, None)
-
-    def hot(self, run, n, group):
-        return Burst([8.0] * n, True, None)
-
-    def steady(self, run, n, group):
-        return Burst([8.0] * n, True, None)
-
-    def settle(self): pass
+    def cold(self, run, n): return Burst([10.0] * n, True, None)
+    def hot(self, run, n, group): return Burst([8.0] * n, True, None)
+    def steady(self, run, n, group): return Burst([8.0] * n, True, None)
     def floor_us(self): return 2.5
 
     @contextmanager
     def range(self, name):
-        yield
-
-    @contextmanager
-    def profiled(self):
         yield
 """
 
@@ -328,7 +303,8 @@ def make(folder: Path, points: int = 7, batch_size: int = 4) -> Machine:
     (project.folder / "targets/plans.py").write_text(PLANS.lstrip())
     ceilings = json.loads((ROOT / "recordings/h200/0.7.2/default/ceilings.json").read_text())
     measure = f"\n\ndef measure(device):\n    return {ceilings!r}\n"
-    for name, text in {"gpu": DEVICE, "ceilings": DRIVER + measure, "probes": ASK}.items():
+    device = (ROOT / "tests/fake_flashinfer/device.py").read_text() + DEVICE
+    for name, text in {"gpu": device, "ceilings": DRIVER + measure, "probes": ASK}.items():
         with (project.folder / f"ncuflow/run/{name}.py").open("a") as module:
             module.write(text)  # in place of the real one
     plan = project.folder / "plan"

@@ -5,24 +5,39 @@ import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from house import CONTRIBUTING, FLOORS, TABLE, table
 
 from ncuflow.cli import COMMANDS
 
+CONTRIBUTING = Path(__file__).parents[1] / "CONTRIBUTING.md"
 PACKAGE = Path(__file__).parents[1] / "ncuflow"
 
 
-def place(module: str) -> tuple[int, str, int]:
-    """(floor, room, rank in it) of a module by its name below ncuflow: a room lists its folders and the modules at the top."""
+class Room(NamedTuple):
+    """Folders of the package and modules at its top, with one noun: of a room's one knows those named before it."""
+
+    floor: int
+    names: list[str]
+
+
+@cache
+def rooms() -> list[Room]:
+    """The rooms as CONTRIBUTING's table has them; those of one floor do not know each other."""
+    rows = re.findall(r"^\| (\d+) \| (`.*?`) \|", CONTRIBUTING.read_text(), re.MULTILINE)
+    own = [re.findall(r"`ncuflow/([\w/]+?)(?:/|\.py)`", where) for _, where in rows]
+    named = [[path.replace("/", ".") for path in paths] for paths in own]
+    return [Room(int(floor), names) for (floor, _), names in zip(rows, named, strict=True)]
+
+
+def place(module: str) -> tuple[int, int, int]:
+    """(floor, room, rank in it) of a module by its name below ncuflow."""
     name = module.rpartition(".")[0] or module
     found = [
-        (number, own.names, own.names.split().index(name))
-        for number, rooms in enumerate(FLOORS)
-        for own in rooms
-        if name in own.names.split()
+        (room.floor, number, room.names.index(name))
+        for number, room in enumerate(rooms())
+        if name in room.names
     ]
     assert len(found) == 1, f"{module}: {name} is no room, or in two places"
     return found[0]
@@ -69,7 +84,7 @@ def test_a_room_knows_those_below_it_and_none_above(module):
 
 
 def test_the_house_is_one_that_a_stranger_keeps_in_mind():
-    assert len(FLOORS) <= 9 and sum(map(len, FLOORS)) <= 18
+    assert len({room.floor for room in rooms()}) <= 9 and len(rooms()) <= 18
 
 
 # A string that has a target's name in it outside of the targets, and why.
@@ -123,13 +138,7 @@ def test_no_module_imports_itself_through_others():
 
 
 def test_every_room_has_something_in_it():
-    rooms = {room.names for floor in FLOORS for room in floor}
-    assert rooms == {place(module)[1] for module in modules()}
-
-
-def test_the_table_for_contributors_is_the_house():
-    found = TABLE.search(CONTRIBUTING.read_text())
-    assert found and found[0] == table(), "python tests/house.py"
+    assert {place(module)[1] for module in modules()} == {*range(len(rooms()))}
 
 
 # Records with the fields of another one, and why they are two.
