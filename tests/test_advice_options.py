@@ -114,12 +114,8 @@ def test_launches_of_a_shape_share_the_inputs_that_they_draw_alike() -> None:
 
 
 def test_choices_are_one_call_where_plan_says_that_it_chose_the_same() -> None:
-    chosen = {
-        "auto": {"cores": "tensor", "backend": "auto"},
-        "fa2": {"cores": "tensor", "backend": "fa2"},
-        "fa3": {"cores": "tensor", "backend": "fa3"},
-        "cuda": {"cores": "cuda", "backend": "auto"},
-    }
+    chosen = {name: {"cores": "tensor", "backend": name} for name in ("auto", "fa2", "fa3")}
+    chosen["cuda"] = {"cores": "cuda", "backend": "auto"}
     info = {name: {"backend": "fa2", "split_kv": True} for name in ("auto", "fa2", "cuda")}
     info["fa3"] = {"backend": "fa3"}
     assert choices.same_calls(chosen, info) == {"fa2": ("auto", {"backend": "fa2"})}

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import sys
 from pathlib import Path
 
@@ -45,20 +44,6 @@ def test_every_command_of_the_workflow_file_runs(project: Pipeline) -> None:
             assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     assert "All 1 requirements hold." in summary.read_text()
     assert (project.folder / "junit.xml").exists() and (project.folder / "benchmark.json").exists()
-
-
-def test_the_container_file_copies_what_the_package_needs_and_runs_what_there_is() -> None:
-    lines = (ROOT / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
-    words = {
-        line.split()[0]: shlex.split(line)[1:] for line in lines if line and line[0] not in "# "
-    }
-    assert words["FROM"] == ["${IMAGE}"]
-    assert re.fullmatch(r"IMAGE=nvidia/cuda:[\d.]+-devel-\w+[\d.]+", words["ARG"][0])
-    ignored = (ROOT / ".dockerignore").read_text().split()
-    folders = {"ncuflow", "parsers", "targets", "workflows", "config", "recordings"}
-    package = folders | {"requirements.lock", "requirements-hashes.lock", "pyproject.toml"}
-    assert not {*ignored} & package
-    assert 'CMD ["-j1", "environment"]' in lines and 'ENTRYPOINT ["snakemake"]' in lines
 
 
 def normal(pinned: str) -> str:

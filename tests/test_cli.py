@@ -15,6 +15,8 @@ from conftest import ROOT, run_python, some
 from ncuflow.cli import COMMANDS, PARTS, RENAMED, RULES, USER, dispatch, named
 from ncuflow.verbs import run as workflow
 
+ROOMS = ("ncuflow", "targets", "parsers")
+
 
 @pytest.mark.parametrize(
     ("words", "expected"),
@@ -54,9 +56,7 @@ def listed(option: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_what_only_rules_call_is_what_they_and_other_commands_call_and_no_user_does() -> None:
     """A command is told from a verb by who calls it: rules, or modules of the package."""
     rules = [ROOT / "Snakefile", *ROOT.glob("workflows/*.smk")]
-    modules = [
-        path for room in ("ncuflow", "targets", "parsers") for path in ROOT.glob(f"{room}/**/*.py")
-    ]
+    modules = [path for room in ROOMS for path in ROOT.glob(f"{room}/**/*.py")]
     texts = [path.read_text() for path in (*rules, *modules)]
     starts = r'-m ncuflow ([a-z][a-z-]+)|"-m",\s*"ncuflow",\s*"([a-z-]+)"|\bjobs\.run\(\s*log\[0\],\s*"([a-z-]+)"'
     found = {name for text in texts for names in re.findall(starts, text) for name in names if name}
@@ -72,11 +72,8 @@ def test_the_list_of_commands_imports_none_of_them(capsys: pytest.CaptureFixture
 
 
 def test_no_name_of_a_command_stands_for_two() -> None:
-    assert (
-        len(COMMANDS)
-        == len(USER) + len(PARTS) + len(RULES)
-        == len({module for module, _ in COMMANDS.values()})
-    )
+    modules = {module for module, _ in COMMANDS.values()}
+    assert len(COMMANDS) == len(USER) + len(PARTS) + len(RULES) == len(modules)
 
 
 def test_the_list_is_short_and_a_part_belongs_to_a_verb_of_it() -> None:
@@ -105,11 +102,7 @@ def test_an_unknown_command_is_bad_usage():
 
 def test_commands_are_the_only_way_in() -> None:
     """No module is run as a program of its own, and none has a parser of its own."""
-    for path in [
-        *some(ROOT.glob("ncuflow/**/*.py")),
-        *some(ROOT.glob("parsers/*.py")),
-        *some(ROOT.glob("targets/*.py")),
-    ]:
+    for path in some(path for room in ROOMS for path in ROOT.glob(f"{room}/**/*.py")):
         text = path.read_text()
         assert '__main__"' not in text, path
         assert path.name == "cli.py" or "ArgumentParser(" not in text, path

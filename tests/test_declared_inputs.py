@@ -135,11 +135,8 @@ def test_so_does_every_job_of_a_comparison_and_what_is_lost_is_made_again(
 
 @pytest.mark.parametrize(("floor", "words"), [(0, " --floor 0.0 "), (None, "")])
 def test_a_floor_of_zero_is_not_none(two_sides: Pipeline, floor: float | None, words: str):
-    config = SIDES | {
-        "source": "recorded",
-        "recording": "recordings/one",
-        "compare": {"floor": floor},
-    }
+    config = SIDES | {"source": "recorded", "recording": "recordings/one"}
+    config["compare"] = {"floor": floor}
     jobs = asked(two_sides.folder, "compare", config)["jobs"]
     (command,) = (job["command"] for job in jobs if job["rule"] == "compare_sides")
     assert (words in command) if words else ("--floor" not in command)
@@ -185,10 +182,8 @@ def test_what_compiles_quickly_is_profiled_while_the_rest_compiles(tmp_path: Pat
     told = {"build.json", "timing.jsonl"}
     assert {job: files & told for job, files in needs.items()} == wanted
     (build,) = (job for job in jobs if job["rule"] == "build")
-    assert {Path(name).parts[-3] for name in build["input"] if "captures" in name} == {
-        "toy",
-        "swift",
-    }
+    built = {Path(name).parts[-3] for name in build["input"] if "captures" in name}
+    assert built == {"toy", "swift"}
     commands = {job["command"] for job in jobs if job["rule"] in ("profile", "trace")}
     assert len(commands) == 2 * len([job for job in jobs if job["rule"] == "time"])
     for command in commands:

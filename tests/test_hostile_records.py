@@ -78,13 +78,8 @@ def a_comparison() -> Any:
            "runs": (3, 3), "samples": (9, 9), "q": 1e-9, "verdict": SLOWER}  # fmt: skip
     cause = records.Cause("code", "Main", "a", "b", 2.0, "ncu", 1.0)
     change = records.MetricChange(**row, causes=[cause], unexplained=0.0)
-    of = {
-        "id": "decode/B1",
-        "target": "decode",
-        "metric": "cold_us",
-        "metrics": {"cold_us": change},
-    }
-    point = PointChange(**vars(change), **of)
+    of = {"id": "decode/B1", "target": "decode", "metric": "cold_us"}
+    point = PointChange(**vars(change), **of, metrics={"cold_us": change})
     side = Named("a", {"gpu": "NVIDIA H200"})
     statistics = Statistics(1, {"cold_us": Floor(0.01, 3, "repeats")}, ["n"])
     return asdict(Comparison(side, side, [], Thresholds(), statistics, [point], [], []))

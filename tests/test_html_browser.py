@@ -445,13 +445,6 @@ def test_columns_are_chosen_and_kept(browser, report):
     assert "bytes L2 counted" in again.inner_text("table.grid thead")
 
 
-def test_points_fall_into_groups_with_their_sweep(browser, report):
-    page = browser.open(report, "#/points?by=target")
-    page.wait_for_selector("tr.group")
-    assert page.locator("tr.group").first.inner_text().startswith("target prefill")
-    assert page.locator("tr.group svg.spark").count() > 0
-
-
 def test_the_csv_is_what_is_shown(browser, report, finished):
     page = browser.open(
         report, "#/points?q=target%3Drope&cols=time_cold_us,ceiling_tensor_tflops_counter"

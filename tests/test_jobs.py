@@ -62,16 +62,10 @@ def test_a_missing_package_is_a_line_in_the_log(tmp_path: Path, monkeypatch: pyt
 def test_many_at_once_do_not_wait_for_each_other(tmp_path: Path):
     evidence = Path(__file__).parents[1] / "recordings/h200/0.7.2/default"
     with ThreadPoolExecutor(8) as pool:
-        done = [
-            pool.submit(
-                jobs.run,
-                str(tmp_path / f"{number}.log"),
-                "environment",
-                evidence=evidence,
-                out=tmp_path / f"{number}.json",
-            )
-            for number in range(24)
-        ]
+        logs = [tmp_path / f"{number}.log" for number in range(24)]
+        given = [{"evidence": evidence, "out": log.with_suffix(".json")} for log in logs]
+        start = lambda log, options: pool.submit(jobs.run, str(log), "environment", **options)  # noqa: E731
+        done = list(map(start, logs, given))
     assert all(job.exception() is None for job in done)
     assert len(list(tmp_path.glob("*.json"))) == 24
 

@@ -14,13 +14,11 @@ from markdown_it import MarkdownIt
 from ncuflow import format as fmt
 from ncuflow.findings.ceilings import environment_info
 from ncuflow.findings.opportunities import found as opportunities
-from ncuflow.findings.waits import MBARRIER
 from ncuflow.io import BadInput, read_json, write_json
 from ncuflow.pages.context import series
 from ncuflow.pages.context.findings import Findings, Struck
 from ncuflow.pages.context.section import target_section
 from ncuflow.pages.markdown import figures, guide_waits, machine_page, pages, rendering
-from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.target.contract import known
 
 SAMPLE = ROOT / "docs" / "sample"
@@ -263,29 +261,6 @@ def test_the_best_and_the_deep_points_stand_on_the_page_of_each_kernel(finished)
         assert named | {section["best"]["id"]} <= {p["id"] for p in section["shown"]}
 
 
-def test_a_rate_above_the_measured_copy_is_explained_where_it_stands(finished):
-    for path in some((finished.outputs / "results").glob("*_results.json")):
-        results = json.loads(path.read_text())
-        best = target_section(results)["best"]["m"]
-        text = (finished.outputs / f"reports/{results['target']}.md").read_text()
-        assert ("of the measured read" in text) == ((best["gbs_fraction_measured"] or 0) > 1)
-
-
-@pytest.mark.parametrize(
-    ("why", "explained"),
-    [
-        ("trace: no kernel in its NVTX range", True),
-        ("trace: no kernel in its NVTX range; nsys 2023.4.4.54 recorded none from d/B1 on", True),
-        ("trace: not reached", False),
-    ],
-)
-def test_a_trace_that_nsys_left_off_is_explained(why, explained):
-    macros = rendering.environment().get_template("_macros.j2").module
-    results = {"incomplete": [(why, ["d/B1"])], "good": 2, "not_good": [], "warnings": []}
-    text = macros.incomplete(results)
-    assert ("nsys lost the kernel records" in text) == explained
-
-
 def test_each_knob_has_a_line_and_a_choice_that_prices_it(finished):
     index = read_json(DEFAULT / "source_index.json.xz")
     for path in some((finished.outputs / "results").glob("*_results.json")):
@@ -298,11 +273,6 @@ def test_each_knob_has_a_line_and_a_choice_that_prices_it(finished):
             indexed = any(name.endswith(f"/flashinfer/{line}") for name in index["functions"])
             assert line.isdigit() or not (file or indexed), row["place"]
             assert row["default"] or not row["option"].signature, row["option"].name
-
-
-def test_remedies_are_of_reasons_that_ncu_has():
-    reasons = {name for name, reason in STALL_REASONS.items() if reason.kind == "stall"}
-    assert set(guide_waits.REMEDIES) <= reasons | {MBARRIER}
 
 
 def test_a_device_is_named_in_one_line_without_markup(tmp_path):
@@ -320,16 +290,6 @@ def test_the_page_of_a_machine_waits_for_no_statistics():
     heavy = {"numpy", "scipy", "pandas", "matplotlib"}
     code = f"import sys, ncuflow.pages.markdown.machine_page; print(sorted({heavy} & {{*sys.modules}}))"
     assert python("-c", code).stdout.strip() == "[]"
-
-
-def test_ceilings_of_an_older_recording_have_no_sustained_rate(tmp_path):
-    older = ROOT / "recordings/h200/0.6.18/baseline"
-    machine = environment_info(older, older.name)
-    series = machine["ceilings"]["measured"]["series"].values()
-    assert not any("sustained" in one for one in series)
-    write_json(tmp_path / "environment_info.json", machine)
-    text = machine_page.render(tmp_path / "environment_info.json")
-    assert "| copy | 4 272 GB/s | 4 271 to 4 273 | – | – | – | – |" in text
 
 
 def test_the_final_report_tries_first_what_saved_most_over_all_kernels(finished):

@@ -161,23 +161,6 @@ def test_scaling_is_a_power_of_ten(value, exponent):
     assert scale(value, 0) == value
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "text"),
-    [
-        ("duration_ns", 3104.0, "3.1 µs"),
-        ("duration_ns", 10783168.0, "10.8 ms"),
-        ("dram_peak_bytes_per_second", 4.812e12, "4.81 TB/s"),
-        ("sm_clock_hz", 1.7745e9, "1.77 GHz"),
-        ("sm_throughput_pct", 7.37354, "7.37 %"),
-        ("registers", 255.0, "255 register"),
-        ("waves", 0.9696, "0.97"),
-        ("spill_bytes", None, "–"),
-    ],
-)
-def test_values_as_text(key, value, text):
-    assert quantity(value, METRICS[key].unit) == text
-
-
 @settings(deadline=None)
 @given(st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False, width=32)))
 def test_every_finite_value_has_a_text(value):

@@ -24,14 +24,3 @@ def test_what_was_planted_was_found_ten_times_of_ten(name):
         # What is called slower or faster is so for sure by more than the base differs from itself.
         beyond = abs(point.timing.change.estimate) - abs(point.timing.noise.estimate)
         assert (beyond > trial.effect) == (name != "nothing")
-
-
-def test_the_documentation_says_what_was_recorded():
-    made = [trial for name in PLANTED for trial in trials(name)]
-    (gpu,) = {trial.gpu for trial in made}
-    (version,) = {trial.flashinfer for trial in made}
-    (rounds,) = {trial.points[0].timing.rounds for trial in made}
-    base = {f"{trial.points[0].timing.base_us:.0f}" for trial in trials("nothing")}
-    told = (ROOT / "docs/try.md").read_text()
-    assert f"On an {gpu} (FlashInfer {version}), at a merge of states of {base.pop()} µs" in told
-    assert f"each after {rounds} rounds" in told

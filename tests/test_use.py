@@ -13,14 +13,9 @@ from ncuflow.gpu import use
 
 def told(path: Path, *events: tuple[float, int, str, str]) -> Path:
     """A file of events: seconds, process, what, and the GPU."""
-    path.write_text(
-        "".join(
-            json.dumps({"time": time, "pid": pid, "event": event, "gpu": gpu, "job": f"job {pid}"})
-            + "\n"
-            for time, pid, event, gpu in events
-        ),
-        encoding="utf-8",
-    )
+    names = ("time", "pid", "event", "gpu")
+    found = [dict(zip(names, one, strict=True)) | {"job": f"job {one[1]}"} for one in events]
+    path.write_text("".join(json.dumps(one) + "\n" for one in found), encoding="utf-8")
     return path
 
 

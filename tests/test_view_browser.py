@@ -11,12 +11,11 @@ from test_html_browser import AXE, HOSTILE, WRONG, browser, chromium, playwright
 from test_view import CORPUS, DECODE, DEEP, SWEEP
 
 from ncuflow.explain.record import as_text
-from ncuflow.findings.limiter import Limiter
 from ncuflow.format import micro, pct
 from ncuflow.pages.html import view as page
 from ncuflow.parsers.detail import Counter
 from ncuflow.view import files, kernels
-from ncuflow.view.model import LaunchView, View
+from ncuflow.view.model import View
 
 pytestmark = pytest.mark.browser
 __all__ = ["browser", "chromium"]  # fixtures
@@ -88,6 +87,8 @@ def test_a_time_that_is_not_known_is_no_zero(browser, written, view):
     cells = texts(shown.locator("table.grid tr[aria-rowindex='3'] > *"))
     assert cells[1:3] == ["–", "–"], "of the time, and time"
     assert "1 kernel without a time" in shown.inner_text("main")
+    legend = texts(shown.locator(".kinds li"))
+    assert legend and not [kind for kind in legend if "not known" in kind]
     assert "no time" in texts(shown.locator(".answers li"))[1]
     assert "0 %" not in plain(shown.inner_text(".kinds")).replace("100 %", "")
     shown.click("table.grid thead button:has-text('of the')")
@@ -119,44 +120,12 @@ def test_a_line_is_found_in_all_panes(browser, opened, view):
     assert all("EXIT" in text for text in texts(panes.nth(2).locator("tr[aria-rowindex] code")))
 
 
-def test_arrows_go_to_the_next_kernel(browser, written, view):
-    shown = browser.open(written(View([view.reports[1]], [], [])), "#/kernel?r=0&k=0")
-    first = shown.locator("h1").inner_text()
-    shown.keyboard.press("ArrowRight")
-    shown.wait_for_function("name => document.querySelector('h1').innerText !== name", arg=first)
-    shown.keyboard.press("ArrowLeft")
-    shown.wait_for_function("name => document.querySelector('h1').innerText === name", arg=first)
-
-
 def test_what_is_lacked_is_said_once(browser, opened, view):
     shown = browser.open(opened)
     said = shown.inner_text("main")
     assert view.reports[0].missing
     for what, option in view.reports[0].missing:
         assert said.count(what) == 1 and option in said
-
-
-def test_a_kernel_without_a_time_has_no_part_of_it(browser, written, view):
-    """As one has that failed to be profiled: unknown is no zero, neither in its row nor in what is said of all."""
-    first, *rest = view.reports[1].kernels
-    failed = dataclasses.replace(
-        first, duration=None, launches=tuple(map(untimed, first.launches))
-    )  # fmt: skip
-    report = dataclasses.replace(view.reports[1], kernels=[*rest[:3], failed])
-    shown = browser.open(written(View([report], [], [])), "#/kernels")
-    rows = shown.locator("table.grid tbody tr[aria-rowindex]")
-    parts = [texts(row.locator("th, td"))[1].strip() for row in rows.all()]
-    assert parts[-1] == "–" and "–" not in parts[:-1]
-    assert sum(map(float, parts[:-1])) == pytest.approx(100, abs=0.1 * len(parts))
-    legend = texts(shown.locator(".kinds li"))
-    assert legend and not [kind for kind in legend if "not known" in kind]
-    assert "no time" in texts(shown.locator(".answers li"))[-1]
-
-
-def untimed(launch: LaunchView) -> LaunchView:
-    """A launch whose profiling failed."""
-    kernel: Any = launch.kernel | {"duration_ns": None, "problems": "failed"}
-    return dataclasses.replace(launch, kernel=kernel, limiter=Limiter(), roofline=None, tree=None)
 
 
 def test_the_roof_is_that_of_the_work_that_ran(browser, written):
@@ -395,18 +364,6 @@ def test_ten_thousand_kernels_open(browser, written, view):
     shown.evaluate("location.hash = '#/kernel?r=0&k=9999'")
     shown.wait_for_selector("main h1")
     assert "Left out for the size of this file" in shown.inner_text("main")
-
-
-def test_ten_thousand_launches_are_one_row(browser, written, view):
-    kernel = view.reports[1].kernels[0]
-    launches = tuple(kernel.launches[n % len(kernel.launches)] for n in range(10_000))
-    report = dataclasses.replace(
-        view.reports[1], kernels=[dataclasses.replace(kernel, launches=launches)]
-    )
-    path = written(View([report], [], []))
-    assert path.stat().st_size <= LARGEST / 2
-    shown = browser.open(path, "#/kernel?r=0&k=0")
-    assert "10\u00a0000 launches" in shown.inner_text(".distribution")
 
 
 @pytest.mark.parametrize("fragment", [*VIEWS, *PARTS])
