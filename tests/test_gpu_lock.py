@@ -89,7 +89,7 @@ def quiet(how: int) -> bool:
     return free(lock.lock_folder() / "host.quiet", how)
 
 
-def refused(why: str = "", wait_s: float = 0, **how: bool) -> None:
+def refused(why: str | None = None, wait_s: float = 0, **how: bool) -> None:
     """Nobody gets a slot now."""
     with pytest.raises(CaptureError, match=why), lock.gpu_slot(wait_s, **how):
         pass
