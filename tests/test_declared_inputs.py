@@ -117,6 +117,7 @@ def test_every_job_makes_the_same_of_its_declared_inputs_alone(made: Path, tmp_p
     assert {"tables", "findings", "environment_info", "claims", "hotlines", "pages"} <= rules
 
 
+@pytest.mark.exhaustive
 def test_so_does_every_job_of_a_comparison_and_what_is_lost_is_made_again(
     two_sides, tmp_path, every
 ):

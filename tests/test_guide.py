@@ -5,8 +5,9 @@ import re
 from itertools import pairwise
 
 import pytest
+import results_data
 from conftest import DEFAULT, ROOT, some
-from results_data import entry, launched
+from results_data import PROVENANCE, entry, launched
 
 from ncuflow.findings.choices import Effect
 from ncuflow.findings.jit import summary
@@ -20,11 +21,6 @@ from ncuflow.target.contract import known
 TEMPLATES = sorted((ROOT / "templates" / "guide").glob("*.j2"))
 GUIDE = "kernel-dev-guide"
 
-PROVENANCE = {
-    "tier": "C", "gpu": "NVIDIA H200", "compute_capability": "9.0", "sm_count": 132, "l2_bytes": 1, "memory_bytes": 1,
-    "driver": "580", "cuda": "13.0", "torch": "2.11", "flashinfer": "0.6.18", "ncu": "2025.3", "nsys": "2023.4",
-    "python": "3.12", "date": "2026-11-20", "recording": "h200", "clock_policy": "none", "cutlass_dsl": None, "mixed": [],
-}  # fmt: skip
 NAMES = {
     "decode": "void flashinfer::BatchDecodeWithPagedKVCacheKernel<(flashinfer::PosEncodingMode)0, (unsigned int)2,"
     " (unsigned int)4, (unsigned int)8, (unsigned int)16, (unsigned int)1, (unsigned int)8, Variant, Params>(T9)",
@@ -77,9 +73,8 @@ def deep(target, name):
     return kernel(target, name, 9.0) | {"lines": lines, "batch": "deep"}
 
 
-def results(target, points, deep_kernels=()):
-    return {"schema": 1, "target": target, "provenance": PROVENANCE, "ceilings": {}, "points": points,
-            "deep": list(deep_kernels), "warnings": []}  # fmt: skip
+def results(points, deep=()):
+    return results_data.results(*points, tier="C") | {"deep": [*deep]}
 
 
 DECODE = {
@@ -111,9 +106,9 @@ def evidence(tmp_path):
     ids = {"variant": "rope_pos_ids", "tokens": 512}
     rope = [point("rope", ids, 5.0, "unknown", counters=False)]
     root = tmp_path / "results"
-    write(root, "decode_results", results("decode", decode))
-    write(root, "rmsnorm_results", results("rmsnorm", norm, [deep("rmsnorm", norm[0]["point"])]))
-    write(root, "rope_results", results("rope", rope))
+    write(root, "decode_results", results(decode))
+    write(root, "rmsnorm_results", results(norm, [deep("rmsnorm", norm[0]["point"])]))
+    write(root, "rope_results", results(rope))
     write(root, "environment_info", {"provenance": PROVENANCE, "findings": [], "ceilings": {}})
     return tmp_path
 
@@ -293,8 +288,8 @@ def test_a_target_is_read_along_a_size_that_points_lie_along(evidence):
     ]
     each = [dict.fromkeys(("context", "batch", "kv_len"), n) for n in (1, 2, 4)]
     pod = [point("pod", params, 10.0 + params["batch"], "dram") for params in each]
-    write(evidence / "results", "gemm_results", results("gemm", gemm))
-    write(evidence / "results", "pod_results", results("pod", pod))
+    write(evidence / "results", "gemm_results", results(gemm))
+    write(evidence / "results", "pod_results", results(pod))
     pod_text, gemm_text = chapter(evidence, "pod"), chapter(evidence, "gemm")
     assert "pod-sweep.svg" not in pod_text
     assert pod_text.count("| `c") >= 3  # every point is in the table of expected behaviour

@@ -152,6 +152,10 @@ def test_what_cannot_be_answered_is_one_line() -> None:
             ):
                 assert "below the served" in await refusal(client, tool, **words), (tool, named)
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        for tool in tools.values():
+            assert tool.input_schema["additionalProperties"] is False
+        said = await refusal(client, "show", report=str(REPORT), metric=["dram_*"])
+        assert "no argument 'metric'; there are: report, metrics, limit" in said
         for name in ("try", "advise"):
             assert not tools[name].annotations.read_only_hint and tools[name].output_schema
         assert "below the served" in await refusal(client, "advice", target="decode", folder="../x")
@@ -289,16 +293,6 @@ def test_without_the_package_it_says_what_to_install(root, monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
     with pytest.raises(CommandError, match=r"pip install 'ncuflow\[mcp\]'"):
         server.made(root)
-
-
-def test_an_argument_that_a_tool_does_not_have_is_refused() -> None:
-    async def session(client: Any) -> None:
-        for tool in (await client.list_tools()).tools:
-            assert tool.input_schema["additionalProperties"] is False
-        said = await refusal(client, "show", report=str(REPORT), metric=["dram_*"])
-        assert "no argument 'metric'; there are: report, metrics, limit" in said
-
-    served(session)
 
 
 def test_nsys_is_started_for_nobody_unless_runs_are_allowed(root: Root) -> None:

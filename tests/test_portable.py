@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, some_by_default
 
 RECORDED = ROOT / "recordings/h200/0.7.2/default"
 REPORT = str(next(RECORDED.glob("rmsnorm/*/sweep.ncu-rep.xz")))
@@ -40,12 +40,15 @@ RUN = f"{HIDES}\nfrom ncuflow.cli import main\nmain(sys.argv[1:])\n"
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ("show", REPORT),
-        ("explain", REPORT, "--json"),
-        ("view", REPORT, "--out", "page.html"),
-        ("compare", OTHER, REPORT, "--json"),
-    ],
+    some_by_default(
+        [
+            ("show", REPORT),
+            ("explain", REPORT, "--json"),
+            ("view", REPORT, "--out", "page.html"),
+            ("compare", OTHER, REPORT, "--json"),
+        ],
+        2,
+    ),
     ids=lambda words: words[0],
 )
 def test_a_verb_that_reads_needs_no_posix(words: tuple[str, ...], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, some
+from conftest import ROOT, some, some_by_default
 
 from ncuflow import private
 from ncuflow.cli import dispatch
@@ -152,25 +152,15 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "show R --json",
-        "show T --json",
-        "explain R --json",
-        "explain T --json",
-        "explain decode/B1_L2048_H32_K8_D128_P16_f16_tc --outputs D --json",
-        "trace R#0 busiest_pct --json",
-        "trace T#0 duration_ns --json",
-        "compare R R --json --out O",
-        "compare T T --json --out O",
-        "compare D D --json --out O",
-        "step T --json --html O",
-        "view R T R --out O",
-        "advise --recorded D --json --html O",
-        "advise --recorded D --out O",
-    ],
-)
+PASSED_ON = [
+    "show R --json", "show T --json", "explain R --json", "explain T --json", "trace R#0 busiest_pct --json",
+    "trace T#0 duration_ns --json", "compare R R --json --out O", "compare T T --json --out O", "view R T R --out O",
+    "explain decode/B1_L2048_H32_K8_D128_P16_f16_tc --outputs D --json", "step T --json --html O",
+    "compare D D --json --out O", "advise --recorded D --json --html O", "advise --recorded D --out O",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", some_by_default(PASSED_ON, 2))
 def test_what_is_passed_on_names_files_and_not_the_readers_folders(
     marked, words, tmp_path, monkeypatch, capsys
 ):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from command import ROOT, python
+from command import ncuflow, python
 from fake_device import Device, fake_target, made, points_file
 
 from ncuflow.cli import dispatch, ended
@@ -365,7 +365,7 @@ def test_a_build_without_what_it_needs_is_fatal_and_one_line(monkeypatch, capsys
     ],
 )
 def test_bad_usage_exits_2_and_writes_nothing(tmp_path, arguments, message):
-    done = python("-m", "ncuflow", "launch", *arguments, cwd=tmp_path, PYTHONPATH=str(ROOT))
+    done = ncuflow("launch", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

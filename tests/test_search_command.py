@@ -61,6 +61,7 @@ def test_where_nothing_compiles_nothing_is_timed(machine: Machine) -> None:
     assert status == 1 and "tuned: no tunable means anything at these shapes" in said
 
 
+@pytest.mark.exhaustive
 def test_a_setting_that_does_not_compile_costs_the_variants_that_have_it(machine):
     words = ("--blocks", '[{"n": 5}]', "--knobs", "us", "module", "--budget", "9")
     status, said, found = searched(machine, *words)

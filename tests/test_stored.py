@@ -238,27 +238,6 @@ def test_a_sample_and_a_count_of_a_launch_that_cannot_be_are_struck(tmp_path: Pa
     assert point["kernels"][0]["metrics"]["dram_bytes_read"] is None
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "explain {0} --outputs {1}", "explain {0} --outputs {1} --json", "trace {0} time_cold_us {1}",
-        "export bencher --results {1}/results --out {1}/x", "export benchmark-action --results {1}/results --out {1}/x",
-        "export summary --results {1}/results --require {1}/need.yaml --out {1}/x",
-        "compare {1}/results {1}/results", "check {1}/need.yaml --results {1}/results",
-    ],
-)  # fmt: skip
-def test_no_command_prints_a_time_that_cannot_be(tmp_path, capsys, command):
-    times = {"cold_us": [-555.0, -555.0, -555.0]}
-    point = entry("decode/B1", {}, time_cold_us=-555.0, tier="A") | {"samples": times}
-    written(tmp_path / "results", results(point))
-    (tmp_path / "need.yaml").write_text('[{points: ["*"], hold: "time_cold_us < 1"}]')
-    dispatch(command.format("decode/B1", tmp_path).split())
-    told = capsys.readouterr()
-    made = [path.read_text() for path in tmp_path.glob("x")]
-    assert "555" not in told.out + "".join(made)
-    assert "time_cold_us = -555 µs is beyond 0 µs" in told.err
-
-
 def test_a_file_without_bytes_is_not_read() -> None:
     """Of what the kernel has under /proc some waits for ever."""
     with pytest.raises(BadInput, match="an empty file"):

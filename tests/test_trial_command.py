@@ -104,6 +104,7 @@ def test_a_comment_is_the_same_and_compiles_what_reads_it_alone(machine: Machine
     assert "change.patch at twice: same" in said and "6 of 6 inputs right" in said
 
 
+@pytest.mark.exhaustive
 def test_what_takes_longer_is_slower_where_it_does(machine: Machine) -> None:
     patch = machine.patch("return 100.0", "return 110.0")
     status, said, found = machine.tried(patch, "--blocks", BOTH)
@@ -115,6 +116,7 @@ def test_what_takes_longer_is_slower_where_it_does(machine: Machine) -> None:
     assert "+10.0 %" in said
 
 
+@pytest.mark.exhaustive
 def test_an_effect_is_what_the_user_says(machine):
     status, said, found = machine.tried(
         machine.patch("return 100.0", "return 105.0"), "--effect", "10%"
