@@ -24,11 +24,8 @@ pytestmark = pytest.mark.skipif(
 def wheel(folder: Path, version: str, old: str = "", new: str = "") -> None:
     """A wheel of the FlashInfer that is none, with a text of its kernel replaced."""
     package = FAKE / "flashinfer"
-    paths = [
-        path
-        for path in sorted(package.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
-    ]
+    kept = lambda path: path.is_file() and "__pycache__" not in path.parts  # noqa: E731
+    paths = filter(kept, sorted(package.rglob("*")))
     files = {path.relative_to(package).as_posix(): path.read_text() for path in paths}
     assert old in files[HEADER]
     files[HEADER] = files[HEADER].replace(old, new) if old else files[HEADER]

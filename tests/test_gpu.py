@@ -28,25 +28,16 @@ from ncuflow.target.launch import Launch
 
 # Of the targets of the default sweep what they cover without another build; of any other target its own small point.
 # Of one whose module compiles for minutes, what does without, beside its own small point (`gpu_long`).
+ROPES = ["rope", "rope_pos_ids", "llama31", "llama31_pos_ids", "cos_sin_cache"]
 SMALL: dict[str, list[dict[str, Any]]] = {
     "cascade": [load("cascade").small | {"variant": "flat"}],
     "decode": [{"batch": 2, "kv_len": 100, "launch": ["eager", "graph"], "page_size": [1, 16]}],
     "merge_state": [{"seq_len": 64, "variant": ["merge_state", "merge_states"]}],
     "pod": [load("pod").small | {"variant": "fa2"}],
     "prefill": [{"seq_len": 300, "batch": 2, "layout": ["paged", "ragged"]}],
-    "rmsnorm": [
-        {"rows": 33, "variant": ["rmsnorm", "fused_add_rmsnorm", "add_then_rmsnorm"]},
-    ],
-    "rope": [
-        {
-            "tokens": 96,
-            "batch": 2,
-            "inplace": [True, False],
-            "style": ["neox", "interleaved"],
-            "variant": ["rope", "rope_pos_ids", "llama31", "llama31_pos_ids", "cos_sin_cache"],
-        }
-    ],
-}
+    "rmsnorm": [{"rows": 33, "variant": ["rmsnorm", "fused_add_rmsnorm", "add_then_rmsnorm"]}],
+    "rope": [{"tokens": 96, "batch": 2, "inplace": [True, False], "style": ["neox", "interleaved"], "variant": ROPES}],
+}  # fmt: skip
 
 
 def small(name: str) -> pytest.MarkDecorator:
@@ -54,18 +45,15 @@ def small(name: str) -> pytest.MarkDecorator:
     return pytest.mark.points(name, *SMALL.get(name, [load(name).small]))
 
 
-EACH = pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.gpu, small(n)]) for n in sorted(known())]
-    + [
-        pytest.param(
-            n,
-            id=f"{n}-long",
-            marks=[pytest.mark.gpu_long, pytest.mark.points(n, load(n).small)],
-        )
-        for n in sorted(gpu_modules.LONG)
-    ],
-)
+def long(name: str, *blocks: dict[str, Any]) -> Any:
+    """A target whose modules compile for minutes."""
+    marks = [pytest.mark.gpu_long, pytest.mark.points(name, *blocks)]
+    return pytest.param(name, id=f"{name}-long", marks=marks)
+
+
+SHORT = [pytest.param(n, marks=[pytest.mark.gpu, small(n)]) for n in sorted(known())]
+LONG = [long(name, load(name).small) for name in sorted(gpu_modules.LONG)]
+EACH = pytest.mark.parametrize("name", SHORT + LONG)
 EXACT = ("kv_append", "sampling")  # copies, and tokens that may be drawn: no rounding
 Records = list[dict[str, Any]]
 
@@ -133,11 +121,7 @@ def sampled(variant: str) -> dict[str, Any]:
 
 
 AT_EDGES = [at_edges(n) for n, t in sorted(known().items()) if t.edges(t.parameters)]
-LONG_EDGES = pytest.param(
-    "sampling",
-    id="sampling-long",
-    marks=[pytest.mark.gpu_long, pytest.mark.points("sampling", sampled("select"))],
-)
+LONG_EDGES = long("sampling", sampled("select"))
 
 
 @pytest.mark.parametrize("name", [*AT_EDGES, LONG_EDGES])

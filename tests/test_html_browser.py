@@ -369,12 +369,9 @@ def test_filters_are_words_names_and_bounds(browser, report, points):
     decode, every = points.count("decode"), len(points)
     page = browser.open(report, "#/points")
     count = page.locator("output.count")
-    for query, expected in (
-        ("target=decode", f"{decode} of {every}"),
-        ("decode batch=1 -tc", None),
-        ("time_cold_us>1000", None),
-        ("nosuchcolumn:1", f"0 of {every}"),
-    ):
+    some = {"decode batch=1 -tc": None, "time_cold_us>1000": None}
+    all_of = {"target=decode": f"{decode} of {every}", "nosuchcolumn:1": f"0 of {every}"}
+    for query, expected in (some | all_of).items():
         page.fill("[data-filter]", query)
         shown = count.inner_text()
         assert expected is None or shown.startswith(expected), query

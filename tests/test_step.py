@@ -42,11 +42,8 @@ from ncuflow.target.attention import lengths
 from ncuflow.target.contract import known
 
 # One of each kind: the default sweep's on a GPU, and the other targets'.
-RECORDED = sorted(
-    path
-    for pattern in ("h100/0.7.2/default/*/b*", "h200/0.7.2/kernels/*/*")
-    for path in ROOT.glob(f"recordings/{pattern}/trace.sqlite.xz")
-)
+PLACES = ("h100/0.7.2/default/*/b*", "h200/0.7.2/kernels/*/*")
+RECORDED = sorted(path for of in PLACES for path in ROOT.glob(f"recordings/{of}/trace.sqlite.xz"))
 
 
 def decoded(steps: int, **how: Any) -> MadeTrace:
@@ -701,10 +698,8 @@ def test_a_pair_saves_between_its_cold_and_its_sustained_times():
     assert results is not None
     sizes = {"seq_len": 8192, "batch": 1, "qo_heads": 32, "kv_heads": 8, "head_dim": 128, "layout": "paged"}  # fmt: skip
     points = {point["point"]: point["measurement"]["time_sustained_us"] for point in results["points"]}  # fmt: skip
-    fa2, fa3 = (
-        [points[f"prefill/paged_S{n}_B1_H32_K8_D128_f16_{of}_c"] for n in (4096, 8192)]
-        for of in ("fa2", "auto")
-    )
+    names = "prefill/paged_S{}_B1_H32_K8_D128_f16_{}_c"
+    fa2, fa3 = ([points[names.format(n, of)] for n in (4096, 8192)] for of in ("fa2", "auto"))
     settled = [1 - after / before for before, after in zip(fa2, fa3, strict=True)]
     assert min(settled) == pytest.approx(0.335, abs=0.001)
     for backend, low, high in (("fa2", min(settled), 0.416), ("auto", -0.713, 1 - 1 / (1 - min(settled)))):  # fmt: skip
@@ -903,9 +898,6 @@ def test_steps_of_an_nsys_trace_with_a_graph_s_nodes_are_told(tmp_path):
     assert found.family_pct >= 95
     assert found.shape_pct >= 90
     # The nodes of a graph are kernels of their own, as they are without one.
-    names = [
-        {row.name for row in one.kernels if row.family == "GEMM"}
-        for one in found.groups
-        if one.kind == "decode"
-    ]
+    decode = [one for one in found.groups if one.kind == "decode"]
+    names = [{row.name for row in one.kernels if row.family == "GEMM"} for one in decode]
     assert len(names) == 2 and names[0] == names[1] != set()

@@ -96,13 +96,8 @@ def test_a_file_that_a_patch_renames_or_removes_counts_as_changed(package, tmp_p
 
 def test_a_folder_is_laid_over_and_what_is_the_same_is_no_change(package, tmp_path):
     given = tmp_path / "given"
-    for name, text in {
-        "include/flashinfer/a.cuh": "other",
-        "csrc/b.cu": TEXT,
-        "include/flashinfer/more.cuh": "more",
-        "README.md": "x",
-        ".git/HEAD": "x",
-    }.items():
+    more = {"include/flashinfer/a.cuh": "other", "include/flashinfer/more.cuh": "more"}
+    for name, text in (more | {"csrc/b.cu": TEXT, "README.md": "x", ".git/HEAD": "x"}).items():
         (given / name).parent.mkdir(parents=True, exist_ok=True)
         (given / name).write_text(text)
     before = state(package)

@@ -69,28 +69,29 @@ def test_a_version_is_the_wheel_that_pip_has_of_it(installed, tmp_path, monkeypa
     assert "--no-deps" in asked[0] and "flashinfer-python==0.7.1" in asked[0]
 
 
-def test_a_version_that_pip_has_not_is_one_line(installed, tmp_path, monkeypatch):
-    def pip(command: Sequence[str], *, on_line: Any, **rest: Any) -> SimpleNamespace:
-        on_line("WARNING: Retrying")
-        on_line("ERROR: No matching distribution found for flashinfer-python==9")
-        return SimpleNamespace(returncode=1, timed_out=False)
+def says(*lines: str, status: int) -> Any:
+    """A pip that prints these lines."""
 
-    monkeypatch.setattr(variant, "run_child", pip)
+    def pip(command: Sequence[str], *, on_line: Any, **rest: Any) -> SimpleNamespace:
+        for line in lines:
+            on_line(line)
+        return SimpleNamespace(returncode=status, timed_out=False)
+
+    return pip
+
+
+def test_a_version_that_pip_has_not_is_one_line(installed, tmp_path, monkeypatch):
+    lines = ("WARNING: Retrying", "ERROR: No matching distribution found for flashinfer-python==9")
+    monkeypatch.setattr(variant, "run_child", says(*lines, status=1))
     with pytest.raises(CommandError, match=r"^flashinfer==9: ERROR: No matching distribution"):
         lay_version("flashinfer==9", installed, tmp_path)
 
 
-def test_versions_are_those_that_pip_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = ["flashinfer-python (0.7.2)", "Available versions: 0.7.2, 0.7.1.post1"]
-
-    def pip(command: Sequence[str], *, on_line: Any, **rest: Any) -> SimpleNamespace:
-        for line in said:
-            on_line(line)
-        return SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr(variant, "run_child", pip)
+def test_versions_are_those_that_pip_lists(monkeypatch):
+    lines = ("flashinfer-python (0.7.2)", "Available versions: 0.7.2, 0.7.1.post1")
+    monkeypatch.setattr(variant, "run_child", says(*lines, status=0))
     assert variant.versions() == ["0.7.2", "0.7.1.post1"]
-    said[:] = ["ERROR: no index"]
+    monkeypatch.setattr(variant, "run_child", says("ERROR: no index", status=0))
     with pytest.raises(CommandError, match="pip names no version of flashinfer-python: ERROR: no"):
         variant.versions()
 

@@ -218,10 +218,7 @@ def test_a_memory_table_has_no_value_of_what_is_not_counted():
     made = {f"{requests}.sum": Counter(4, ""), f"{sectors}.sum": Counter(8, "sector")}
     only = {"requests": 4, "sectors": 8, "sectors per request": 2, "bytes": 256}
     assert tables_of(made) == {"L1TEX": {"local stores": only}}
-    hits = {
-        f"{sectors}_lookup_hit.sum": Counter(0, ""),
-        f"{sectors}_lookup_miss.sum": Counter(0, ""),
-    }
+    hits = {f"{sectors}_lookup_{of}.sum": Counter(0, "") for of in ("hit", "miss")}
     whole = tables_of(made | hits)["L1TEX"]["local stores"]
     assert "hit rate" not in whole and whole["missed"] == 0
     assert tables_of({}) == {}
@@ -274,11 +271,9 @@ def test_memory_efficiency_is_read_by_the_names_of_any_version(asked, ideal, nam
 
 
 def test_fp64_is_counted_for_the_roofline_or_not_known():
-    clocks = {
-        "smsp__cycles_elapsed.avg.per_second": Counter(1e9, "hz"),
-        "sm__cycles_elapsed.avg.per_second": Counter(1e9, "hz"),
-        roofline.FP64_PEAK: Counter(64, "inst/cycle"),
-    }
+    ticks = [f"{unit}__cycles_elapsed.avg.per_second" for unit in ("smsp", "sm")]
+    clocks = dict.fromkeys(ticks, Counter(1e9, "hz"))
+    clocks[roofline.FP64_PEAK] = Counter(64, "inst/cycle")
     counts = {roofline.EXECUTED.format(op): n for op, n in (("dadd", 1), ("dmul", 2), ("dfma", 3))}
     # 1 + 2 + 2 × 3, in 1 µs, of which each cycle is a thousandth
     made = clocks | {name: Counter(n, "inst") for name, n in counts.items()}
@@ -420,10 +415,8 @@ def test_a_trace_has_the_summary_of_show():
     path = next(DEFAULT.glob("merge_state/b*/trace.sqlite.xz"))
     (view,) = files.view([path]).traces
     _, document, launches = show_nsys.show_trace(str(path))
-    assert [
-        {k: row[k] for k in shown}
-        for row, shown in zip(view.summary, document["summary"], strict=True)
-    ] == document["summary"]
+    rows = zip(view.summary, document["summary"], strict=True)
+    assert [{k: row[k] for k in shown} for row, shown in rows] == document["summary"]
     assert len(view.operations) == len(launches) and view.span_ns == document["report"]["span_ns"]
     for row in view.summary:
         assert sum(row["durations_ns"]) == row["total_ns"]

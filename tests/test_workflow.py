@@ -83,10 +83,8 @@ def test_environment_says_what_is_missing_where_nothing_can_be_measured(project)
     project.run("environment", *RECORDED, "machine=this-machine")
     page = (project.outputs.parent / "this-machine/reports/environment.md").read_text()
     assert "## Preflight" in page and "| torch | " in page and "recording `" not in page
-    assert (
-        f"recording `{location.name(DEFAULT)}`"
-        in (project.outputs / "reports/environment.md").read_text()
-    )
+    recorded = (project.outputs / "reports/environment.md").read_text()
+    assert f"recording `{location.name(DEFAULT)}`" in recorded
     assert {p.name for p in (project.outputs / "reports").iterdir()} == {"environment.md"}
     assert not (project.outputs / "tables").exists()
 
