@@ -4,6 +4,7 @@ import json
 import lzma
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -658,6 +659,8 @@ def test_a_gain_is_what_was_measured_and_never_more_than_the_share(tmp_path):
     shares = {row.name: row.share for row in one.kernels}
     for row in some(one.gains):
         assert 0 < row.low_pct <= row.high_pct <= row.share_pct
+        (roof,) = {k.roof.percent[0] for k in one.kernels if k.name == row.kernel and k.roof}
+        assert row.high_pct <= row.share_pct * (1 - min(roof, 100) / 100) + 0.01
         assert row.share_pct <= sum(shares.values())
     assert [row.high_pct for row in one.gains] == sorted((row.high_pct for row in one.gains), reverse=True)  # fmt: skip
     cores = next(row for row in one.gains if row.choice == "cores_grouped")
@@ -682,9 +685,25 @@ def test_a_saving_is_of_the_side_that_a_launch_is_on():
 
 def test_a_gain_lies_between_a_host_as_slow_and_a_gpu_never_idle():
     calls = gain.CallsOfStep("K", 30.0, 100.0, 60.0, lambda saved: min(2.0, 30.0 * saved))
-    assert calls.saves((0.1, 0.2)) == (2.0, 10.0)
-    assert calls.saves((0.1, 0.9)) == (2.0, 30.0)  # never more than its share
-    assert calls.saves((-0.1, -0.05)) == (-3.0, -1.5)
+    assert calls.saves((0.1, 0.2), {}) == (2.0, 10.0)
+    assert calls.saves((0.1, 0.9), {}) == (2.0, 30.0)  # never more than its share
+    assert calls.saves((-0.1, -0.05), {}) == (-3.0, -1.5)
+
+
+def test_a_gain_is_never_above_what_the_calls_take_over_the_roof_of_the_other_choice():
+    """Decode on tensor cores reads the bytes that it reads on CUDA cores: at 70 % of that roof 30 % is left to gain."""
+    asked: list[dict[str, object]] = []
+    roof = asked.append  # the parameters that are changed are those of the other choice
+    calls = replace(HALF, roofed=lambda changed: roof(changed) or 0.7)
+    with ExitStack() as stack:
+        results = reference.evidence(None, ROOT / "recordings/h200/0.7.2/default", stack).results("decode")  # fmt: skip
+    params = {"batch": 64, "kv_len": 2048, "qo_heads": 64, "kv_heads": 8, "cores": "cuda", "lengths": "even"}  # fmt: skip
+    free, held = (
+        next(g for g in gain.of_recording(known()["decode"], params, of, results) if g.choice == "cores_grouped")
+        for of in (HALF, calls)
+    )  # fmt: skip
+    assert free.high_pct > 15 and held.high_pct == pytest.approx(15)
+    assert held.low_pct <= held.high_pct and {"cores": "tensor"} in asked
 
 
 HALF = gain.CallsOfStep("K", 50.0, 100.0, 100.0, lambda saved: 50.0 * saved)

@@ -29,27 +29,29 @@ Interval = tuple[float, float]
 class CallsOfStep:
     """The calls of one kernel in a step: its name, and the us that they take of those between the step's first start and its
     last end (span), in some of which the GPU was busy (busy). gained: us by which the step ends sooner where they take a
-    share less."""
+    share less; roofed: the share of their time below which no call gets, with some of its parameters changed."""
 
     kernel: str
     us: float
     span: float
     busy: float
     gained: Callable[[float], float]
+    roofed: Callable[[Params], float] = lambda changed: 0.0
 
     @property
     def share_pct(self) -> float:
         """Of the step."""
         return 100 * self.us / self.span
 
-    def saves(self, saved: Interval) -> Interval:
+    def saves(self, saved: Interval, changed: Params) -> Interval:
         """% of the step, where its calls take a share less between these: at least with a host that stays as slow as in the
         trace, in which the GPU waits for it all the same; at most where the GPU is never idle, for much of that is the
-        profiler's own cost. Never more than its share."""
+        profiler's own cost. Never more than what its calls take above the roof of those that take their place."""
         low, high = saved
         least = 100 * self.gained(low) / self.span if low > 0 else self.share_pct * low
         most = 100 * self.us / self.busy * high if high > 0 else self.share_pct * high
-        return round(least, 2), round(min(self.share_pct, most), 2)
+        above = self.share_pct * (1 - self.roofed(changed))
+        return round(min(above, least), 2), round(min(above, most), 2)
 
 
 def of_recording(
@@ -96,7 +98,8 @@ def _gain(
             if name not in choice.ignoring and value not in others.setdefault(name, []):
                 others[name].append(value)
     names = choice.called if base else choice.called[::-1]
-    low, high = calls.saves((min(low for low, _ in saved), max(high for _, high in saved)))
+    between = (min(low for low, _ in saved), max(high for _, high in saved))
+    low, high = calls.saves(between, {choice.parameter: choice.other if base else choice.base})
     return GainOfStep(
         choice=choice.key,
         title=choice.title,
@@ -170,7 +173,8 @@ def of_advice(
         if found[0] or found[1] > NEAR or shape.advised in (None, shape.shape) or not shape.regret:
             continue
         regret = shape.regret
-        low, high = calls.saves((regret.low / (1 + regret.low), regret.high / (1 + regret.high)))
+        between = (regret.low / (1 + regret.low), regret.high / (1 + regret.high))
+        low, high = calls.saves(between, {})
         yield GainOfStep(
             choice="advice",
             title=f"what {advice.gpu or 'a GPU'} ran fastest",

@@ -34,6 +34,7 @@ from ncuflow.step.record import (
 )
 from ncuflow.step.reference import Machine, Reference, nearest, roof
 from ncuflow.step.shapes import KnownFacts, Shape
+from ncuflow.target.launch import Params
 from ncuflow.target.rules import Host
 
 MOST_CANDIDATES = 12
@@ -301,9 +302,15 @@ class Summary:
                 whole = np.zeros(len(time.own))
                 whole[calls.get(key, at)] = time.own[calls.get(key, at)]
                 call = float(whole.sum())
-                self._measured(row, shape, each + (call - own) / len(at))
+                one_us = each + (call - own) / len(at)
+                self._measured(row, shape, one_us)
                 spent = CallsOfStep(
-                    row.name, call, time.span, time.busy, partial(_gained, slack, whole)
+                    row.name,
+                    call,
+                    time.span,
+                    time.busy,
+                    partial(_gained, slack, whole),
+                    partial(self._roofed, row, shape, one_us),
                 )
                 gains += self._gains(row, shape, spent)
             kernels.append(row)
@@ -411,6 +418,13 @@ class Summary:
         row.nearest = nearest(
             shape.target, dict(candidates[0]), call_us, row.family, self.machine, results, whole
         )
+
+    def _roofed(self, row: KernelOfStep, shape: Shape, call_us: float, changed: Params) -> float:
+        """Of a call's time what the roof of one with parameters changed takes at least; 0 where it is not known."""
+        assert shape.target is not None
+        candidates = [{**one, **changed} for one in shape.candidates]
+        found = roof(shape.target, candidates, call_us, row.family, self.machine)
+        return min(1.0, found.percent[0] / 100) if found else 0.0
 
     def _gains(self, row: KernelOfStep, shape: Shape, calls: CallsOfStep) -> Iterable[GainOfStep]:
         assert shape.target is not None
