@@ -151,6 +151,14 @@ def holds(text: str, values: Mapping[str, Any]) -> bool:
     return evaluate(text, values) is True
 
 
+def terms(text: str) -> list[str]:
+    """The conditions of which an expression asks for all."""
+    match node := parse(text):
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return list(map(ast.unparse, parts))
+    return [ast.unparse(node)]
+
+
 def conditions(text: str) -> list[str]:
     """What an expression asks for, in words: ``a == 1 and not b`` is "a = 1", "not b".
 

@@ -150,9 +150,14 @@ def test_of_what_saves_the_host_time_a_time_of_the_gpu_makes_no_rule() -> None:
     """A CUDA graph: decode prices it by the host's time first, and takes no less on the GPU."""
     place = ROOT / "recordings/h200/0.7.2/default"
     found = recorded.advise(place, ["decode"], {}, "time_cold_us", 0.02)
-    rules = {rule.rule for rule in found.rules}
-    assert "decode: cores=tensor is among the fastest" in rules
+    rules = {rule.rule: rule for rule in found.rules}
     assert not any("launch=" in rule for rule in rules)
+    # Findings tell the pairs apart by the same condition: the longest sequence's share of the tokens.
+    told = rules["decode: cores=tensor is among the fastest"]
+    assert told.where == "batch > 1 and longest_share <= 0.125" and len(told.holds) >= 10
+    (counterexample,) = told.fails
+    assert "lognormal" in counterexample
+    assert text.ruled(told).endswith(f"is among the fastest; not at {counterexample}")
     # Nor by any time that a default is among the fastest: nobody has to follow that.
     for metric in ("step_us", found.metric):
         told = {rule.rule for rule in heuristics.rules(found.shapes, metric)}

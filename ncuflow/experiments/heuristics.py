@@ -2,7 +2,8 @@
 
 A rule is written of a setting that was timed with another one in its place, all else being equal, at FEWEST shapes that tell:
 one of the choices with it is among the fastest, or one with another in its place is and none with it, or is surely faster.
-It holds at every one of them, or it is shown with those at which it does not; that a default is among the fastest is no rule,
+It holds at every one of them, or under a condition that findings would tell its pairs apart by (``choices.separating``), or it
+is shown with those at which it does not; that a default is among the fastest is no rule,
 for nobody has to follow it. No rule is written of a setting that its target
 prices by the host's time as well, such as a CUDA graph, where a time of the GPU decides: what it saves is not in there.
 """
@@ -13,8 +14,10 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ncuflow.experiments.record import AdvisedChoice, AdvisedShape, Heuristic
+from ncuflow.expression import holds, terms
+from ncuflow.findings.choices import separating
 from ncuflow.record import GPU, each
-from ncuflow.target.contract import known
+from ncuflow.target.contract import known, traits
 
 FEWEST = 3  # shapes that a rule is about
 GPU_TIMES = frozenset(each("time_{}_us", *GPU).values())
@@ -56,13 +59,38 @@ def _of_target(
         if len(wins) + len(loses) < FEWEST:
             continue
         what = f"{target}: {_condition(taking, name)}{name}={value}"
-        ids = [shape.shape for shape in wins], [shape.shape for shape in loses]
         if len(loses) < len(wins) and _advised(wins, name, value):
-            rule = f"{what} is among the fastest"
-            yield Heuristic(target=target, rule=rule, holds=ids[0], fails=ids[1])
+            where, kept = _condition_of(target, name, wins, loses)
+            rule, of = f"{what} is among the fastest", (kept, loses)
         elif not wins:
-            rule = f"{what} is slower than another choice"
-            yield Heuristic(target=target, rule=rule, holds=ids[1], fails=ids[0])
+            where, rule, of = "", f"{what} is slower than another choice", (loses, wins)
+        else:
+            continue
+        held, failed = ([shape.shape for shape in shapes] for shapes in of)
+        yield Heuristic(target=target, rule=rule, where=where, holds=held, fails=failed)
+
+
+def _condition_of(
+    target: str, name: str, wins: Sequence[AdvisedShape], loses: Sequence[AdvisedShape]
+) -> tuple[str, Sequence[AdvisedShape]]:
+    """(what tells the shapes at which a setting wins from those at which it loses, those that it is true of): of the pairs that
+    the target prices, their own condition too, as far as not every shape meets it; ("", all that win) where nothing does."""
+    every = [*wins, *loses]
+    prices = known()[target].compared if target in known() and loses else ()
+    for where in (price.where for price in prices if price.parameter == name):
+        if not all(holds(where, shape.params) for shape in loses):
+            continue
+        kept = [shape for shape in wins if holds(where, shape.params)]
+        won, lost = ([_facts(shape) for shape in of] for of in (kept, loses))
+        apart = separating(won, lost) if len(kept) >= FEWEST else []
+        if apart:
+            own = [term for term in terms(where) if not all(holds(term, s.params) for s in every)]
+            return " and ".join([*own, *(first for first, _ in apart)]), kept
+    return "", wins
+
+
+def _facts(shape: AdvisedShape) -> dict[str, Any]:
+    return {**shape.params, **traits(shape.target, shape.params)}
 
 
 def _wins_and_losses(

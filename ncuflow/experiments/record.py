@@ -361,6 +361,8 @@ class Heuristic(Strict):
     """The kernel target."""
     rule: str
     """The rule as a sentence."""
+    where: str = ""
+    """The condition under which it holds at every shape, over parameters and what follows from them; empty for all shapes."""
     holds: list[str]
     """The shapes at which it holds."""
     fails: list[str]

@@ -311,6 +311,9 @@ def sure(advice: Advice) -> str:
 
 def ruled(rule: Heuristic) -> str:
     """A heuristic with where it holds, or where it does not."""
+    if rule.where:
+        held = with_unit(len(rule.holds), "shapes")
+        return f"at all {held} with {rule.where}: {rule.rule}; not at {', '.join(rule.fails)}"
     if not rule.fails:
         return f"at all {with_unit(len(rule.holds), 'shapes')} that tell: {rule.rule}"
     held = f"{len(rule.holds)} of {with_unit(len(rule.holds) + len(rule.fails), 'shapes')}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from ncuflow.expression import evaluate, holds
+from ncuflow.expression import evaluate, holds, names
 from ncuflow.findings import noise, statistics
 from ncuflow.findings.noise import CONFIDENCE
 from ncuflow.model import Measurement, NoiseFloor, Point, Results, Row, Turns
@@ -289,7 +289,8 @@ def with_a_change(found: Iterable[Effect]) -> list[Effect]:
 
 
 def divided(found: Sequence[Effect]) -> list[Subgroup]:
-    """The pairs by how they fare: those that gain and those that lose, else those with a change and those without.
+    """The pairs by how they fare: those that gain and those that lose, else those with a change and those without; of gains and
+    losses what lies between them, within noise, is a part of its own.
 
     One part where all fare alike, and where no parameter or trait tells those apart that do not.
     """
@@ -304,28 +305,33 @@ def divided(found: Sequence[Effect]) -> list[Subgroup]:
         if least and most and min(least) < max(most) + APART:
             return [Subgroup("", tuple(found))]
     few = len(found) < FEWEST_RULED
-    terms = _separating(*sides, few) if all(sides) else []
+    some, others = ([effect.facts for effect in side] for side in sides)
+    terms = separating(some, others, few) if some and others else []
     if few and len(terms) > 1:
         terms = []  # two points differ in much: which of it tells them apart, they do not say
     if not terms:
         return [Subgroup("", tuple(found))]
     first, second = (" and ".join(term[side] for term in terms) for side in (0, 1))
-    inside = [effect for effect in found if holds(first, effect.facts)]
-    return [
-        Subgroup(first, tuple(inside)),
-        Subgroup(second, tuple(effect for effect in found if effect not in inside)),
+    parts = [
+        Subgroup(where, tuple(effect for effect in found if holds(where, effect.facts)))
+        for where in (first, second)
     ]
+    between = [effect for effect in found if not any(effect in part.effects for part in parts)]
+    if between:
+        of = names(terms[0][0])[0]
+        where = _among(of, {effect.facts.get(of) for effect in between})
+        parts.append(Subgroup(where, tuple(between)))
+    return parts
 
 
-def _separating(
-    some: Sequence[Effect], others: Sequence[Effect], few: bool
+def separating(
+    some: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]], few: bool = False
 ) -> list[tuple[str, str]]:
-    """The parameters and traits whose values tell some pairs from others: a condition for each side; of few pairs the values
-    themselves."""
+    """The parameters and traits whose values tell some from others: a condition for each side; of few the values themselves."""
     found = []
-    for name in some[0].facts:
-        mine: set[Any] = {effect.facts.get(name) for effect in some}
-        theirs: set[Any] = {effect.facts.get(name) for effect in others}
+    for name in some[0]:
+        mine: set[Any] = {facts.get(name) for facts in some}
+        theirs: set[Any] = {facts.get(name) for facts in others}
         if few or not all(type(value) in (int, float) for value in mine | theirs):
             if not mine & theirs:
                 found.append((_among(name, mine), _among(name, theirs)))
