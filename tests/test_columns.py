@@ -100,7 +100,7 @@ EXPECTED = {
     "flops_analytic": 6e9, "bytes_analytic": 1.2e9, "convention": "as counted",
     "flops_counted": FLOPS, "flops_tensor_counted": TENSOR,
     "bytes_dram_counted": DRAM, "bytes_l2_counted": L2, "bytes_l1_counted": L1,
-    "flops_ratio": 6e9 / TENSOR, "bytes_ratio": 1.2e9 / DRAM,
+    "flops_ratio": 6e9 / TENSOR, "bytes_ratio": 1.2e9 / DRAM, "moved_ratio": DRAM / 1.2e9,
     "tflops": 6e9 / 350e-6 / 1e12, "gbs": 1.2e9 / 350e-6 / 1e9, "gbs_hot": 1.2e9 / 290e-6 / 1e9,
     "tensor_tflops_counted": TENSOR / 320e-6 / 1e12, "dram_gbs_counted": DRAM / 320e-6 / 1e9,
     "ceiling_dram_gbs_datasheet": 4800, "ceiling_dram_gbs_counter": 4500, "ceiling_dram_gbs_measured": 4172,

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 from conftest import ROOT, Recorded, some
 
+from ncuflow.claims import files
+from ncuflow.claims.audit import judge
+from ncuflow.claims.evidence import ClaimEvidence
 from ncuflow.experiments.recorded import advise
 from ncuflow.expression import evaluate, holds
-from ncuflow.findings import stored
+from ncuflow.findings import jit, stored
 from ncuflow.findings.choices import divided, effects
 from ncuflow.findings.join import is_torchs
 from ncuflow.findings.opportunities import UNTRIED, MeasuredOpportunity, found, scopes
@@ -25,9 +28,10 @@ from ncuflow.format import MISSING, percent
 from ncuflow.io import read_json
 from ncuflow.model import Kernel, Results
 from ncuflow.pages.context.section import _opportunity, opportunity_rows, target_section
-from ncuflow.pages.markdown import figures, guide_source, guide_waits
+from ncuflow.pages.markdown import figures, guide_kernels, guide_source, guide_waits
 from ncuflow.pages.markdown.pages import conclusion, to_try
 from ncuflow.pages.markdown.rendering import environment
+from ncuflow.static.device import device
 from ncuflow.target.contract import known
 from scripts import tried as tried_script
 
@@ -349,3 +353,89 @@ def test_tensor_cores_for_gqa_hold_for_lengths_that_are_said(gpu: str, recorded:
     said = [row for row in found(results) if row.opportunity.what == "tensor cores for GQA"]
     told = [row.where for row in said if row.effect and row.effect.change < 0]
     assert gains.where in told and loses.where not in told
+
+
+def test_a_headline_says_which_call_and_setting_it_is_of(recorded: Recorded) -> None:
+    """The best rate of sampling is softmax's, that of the cascade flat decode's, that of decode one without grouped heads."""
+    seen = set()
+    macro = environment().get_template("_macros.j2").make_module({"provenance": {}}).headline
+    for recording, target in SHIPPED:
+        results = recorded(recording, target)
+        if top := (section := target_section(results))["best"]:
+            said = re.sub(r"\W", "", str(macro(section)))  # an underscore is escaped in Markdown
+            calls = {p["params"].get("variant") for p in results["points"] if p["status"] == "ok"}
+            if len(calls) > 1:
+                assert f"variant{top['params']['variant']}" in said, (recording, target)
+                seen.add(target)
+            if target == "decode" and recording.endswith("default"):
+                assert "kv_heads32" in said and top["params"]["qo_heads"] == 32
+    assert {"rope", "merge_state", "sampling", "cascade"} <= seen
+    for page in ("INDEX", "final-report", "analysis"):
+        assert "headline(t)" in (ROOT / f"templates/{page}.md.j2").read_text(), page
+
+
+def test_what_is_measured_of_the_jit_anywhere_tests_what_is_claimed_of_it() -> None:
+    """Evidence without such a measurement has another's, and its points say whose."""
+    asked = [c for c in files.load(ROOT / "claims") if c.id.startswith("jit-")]
+    judged = {c.id: judge(c, ClaimEvidence({})) for c in asked}
+    assert {name: judged[name].verdict for name in judged} == {
+        "jit-cold-10-to-500-ms": "refuted",
+        "jit-disk-hit": "not testable here",  # 9.9 of 10 ms: too close to call
+        "jit-memory-hit": "confirmed",
+        "jit-library-name": "refuted",
+        "jit-hashed-uri": "refuted",
+    }
+    for record in judged.values():
+        cited = some(record.as_json()["evidence"])
+        assert all("of FlashInfer" in one["point"] for one in cited), record.as_json()["id"]
+    assert "Too close to call" in judged["jit-disk-hit"].reason
+
+
+def test_the_jit_of_elsewhere_is_what_was_measured_there() -> None:
+    told = jit.elsewhere()
+    measured = read_json(ROOT / told["report"])
+    assert {key: told[key] for key in ("gpu", "flashinfer", "cpu_count")} == {
+        key: measured[key] for key in ("gpu", "flashinfer", "cpu_count")
+    }
+    for name, module in some(measured["modules"].items()):
+        mine, own = told["modules"][name], jit.summary(name, module)
+        for key, value in jit.summary(name, mine).items():
+            if key.endswith("_s") and key != "first_launch_s":
+                assert value == pytest.approx(own[key], rel=1e-3), (name, key)
+
+
+def test_every_latency_bound_kernel_of_tensor_instructions_has_a_cause(recorded: Recorded) -> None:
+    """How many warps a scheduler has, how often the pipe gets an MMA and could take one, and what one more block would need."""
+    told = 0
+    for recording, target in SHIPPED:
+        results = recorded(recording, target)
+        found = guide_kernels.waiting(results)
+        for row in found["rows"]:
+            told += 1
+            assert row["eligible"] < row["warps"] and row["takes"] < row["every"], row
+            assert row["limit"] and (row["further"] or "instead of" not in str(row["further"]))
+    assert told >= 6
+    prefill = recorded("h200/0.7.2/default", "prefill")
+    waits = [
+        p
+        for p in prefill["points"]
+        if p["measurement"]["limiter"] == "latency" and not p["measurement"]["merge_pct"]
+    ]
+    found = guide_kernels.waiting(prefill)
+    assert found["points"] == len(waits) and all(row["further"] for row in found["rows"])
+
+
+def test_a_block_more_fits_with_what_it_is_said_to_need(recorded: Recorded) -> None:
+    gpu = device("NVIDIA H200")
+    for row in some(guide_kernels.waiting(recorded("h200/0.7.2/default", "prefill"))["rows"]):
+        said = str(row["further"])
+        registers = int(re.search(r"(\d+) registers", said)[1])  # type: ignore[index]
+        kernel = next(
+            k
+            for p in recorded("h200/0.7.2/default", "prefill")["points"]
+            if p["point"] == row["point"]
+            for k in p["kernels"]
+        )
+        threads = kernel["block_size"] or 0
+        assert gpu.fits(threads, registers, 0)["registers"] > row["limit"].blocks
+        assert gpu.fits(threads, registers + 8, 0)["registers"] <= row["limit"].blocks

@@ -18,6 +18,7 @@ rule target_page:
             )
             for kind in ("roofline", "stalls", "sweep")
         ],
+        usage=f"{OUT}/usage/{{target}}.py",
     log:
         f"{OUT}/logs/page-{{target}}.log",
     wildcard_constraints:
@@ -27,6 +28,7 @@ rule target_page:
         results=made_in("results"),
         out=made_in("reports"),
         figures=made_in("figures"),
+        usage=made_in("usage"),
         root=root,
     run:
         jobs.run(
@@ -39,6 +41,7 @@ rule target_page:
             no_strict=params.lax,
             out_dir=params.out,
             figures=params.figures,
+            usage=params.usage,
         )
 
 

@@ -10,8 +10,9 @@ rule sample:
         out=of_run(OUT),
         targets=KERNEL_TARGETS,
     shell:
-        "(rm -rf docs/sample/reports docs/sample/figures docs/sample/tables docs/sample/report.html"
-        " && cp -r {params.out:q}/reports {params.out:q}/figures {params.out:q}/report.html docs/sample/"
+        "(rm -rf docs/sample/reports docs/sample/figures docs/sample/tables docs/sample/usage"
+        " docs/sample/report.html && cp -r {params.out:q}/reports {params.out:q}/figures {params.out:q}/usage"
+        " {params.out:q}/report.html docs/sample/"
         " && for target in {params.targets}; do mkdir -p docs/sample/tables/$target"
         " && cp {params.out:q}/tables/$target/measurements.csv docs/sample/tables/$target/; done) 2> {log:q}"
 

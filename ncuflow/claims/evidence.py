@@ -14,6 +14,7 @@ from typing import Any, cast
 from ncuflow.claims.files import Claim, Decision, Selection
 from ncuflow.expression import Functions, conditions, evaluate
 from ncuflow.findings import stored
+from ncuflow.findings.jit import elsewhere
 from ncuflow.findings.scope import (
     Scope,
     Value,
@@ -291,8 +292,11 @@ class ClaimEvidence:
 
     @cached_property
     def jit_scopes(self) -> list[Scope]:
-        """A scope for each JIT module."""
-        return [_of_module(name, row) for name, row in (self.jit or {}).get("modules", {}).items()]
+        """A scope for each JIT module: of another measurement where this evidence has none, and then its points say so."""
+        of = self.jit or elsewhere()
+        apart = "" if self.jit else f" of FlashInfer {of['flashinfer']}"
+        report = of.get("report", "jit/jit_analysis.json")
+        return [_of_module(name + apart, row, report) for name, row in of["modules"].items()]
 
 
 def load(
@@ -342,8 +346,6 @@ def select(
         return [machine_scope(ceilings)]
     narrowed = (claim.applies, decide.select)
     if decide.over == "jit":
-        if not evidence.jit_scopes:
-            raise Unanswered("the evidence has no jit_analysis.json")
         return _filtered(evidence.jit_scopes, narrowed)
     if decide.samples is None:
         return _points(narrowed, evidence)
@@ -389,7 +391,7 @@ def _filtered(scopes: Sequence[Scope], selections: Sequence[Selection]) -> list[
     ]
 
 
-def _of_module(name: str, row: JsonObject) -> Scope:
+def _of_module(name: str, row: JsonObject, report: str) -> Scope:
     """Nested keys joined by '_' (``cold_build_s``); the cache's file names in ``cache_paths``.
 
     The noise of a host time is half the range of its samples.
@@ -403,9 +405,7 @@ def _of_module(name: str, row: JsonObject) -> Scope:
     point = f"jit/{name}"
 
     def origin(key: str) -> ValueOrigin | None:
-        return (
-            ValueOrigin("jit/jit_analysis.json", point, None, key, None) if key in values else None
-        )
+        return ValueOrigin(report, point, None, key, None) if key in values else None
 
     def spread(key: str) -> float | None:
         samples, value = values.get(f"{key}_samples"), values.get(key)

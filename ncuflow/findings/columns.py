@@ -283,6 +283,7 @@ COLUMNS = (
            lambda j: ratio(j.row["flops_analytic"], j.row["flops_tensor_counted"] or j.row["flops_counted"]),
            terms=("flops_analytic", "flops_tensor_counted", "flops_counted")),
     _quotient("bytes_ratio", "×", "bytes_analytic", "bytes_dram_counted"),
+    _quotient("moved_ratio", "×", "bytes_dram_counted", "bytes_analytic", note=": moved over needed"),
     _excess("bytes_beyond_dram_pct", "bytes_dram_counted", "bytes_analytic",
             "bytes that a rate is credited with and that did not pass DRAM, kept in L2 or not moved"),
     _excess("tensor_padding_pct", "flops_analytic", "flops_tensor_counted",

@@ -5,11 +5,14 @@ ncuflow jit-results --evidence ROOT [--recording NAME] --out FILE.json
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from ncuflow.evidence.provenance import load_provenance
 from ncuflow.findings import stored
-from ncuflow.io import JsonObject, write_json
+from ncuflow.io import JsonObject, read_yaml, write_json
+
+ELSEWHERE = Path(__file__).with_name("jit_elsewhere.yaml")
 
 
 def summary(name: str, module: JsonObject) -> JsonObject:
@@ -46,6 +49,13 @@ def jit_analysis(evidence: Path, recording: str | None) -> JsonObject:
         key: measured[key] for key in ("gpu", "flashinfer", "torch", "date") if measured.get(key)
     }
     return measured | {"provenance": load_provenance(evidence, recording) | own, "summary": rows}
+
+
+@cache
+def elsewhere() -> JsonObject:
+    """What evidence without a measurement of its own tells: another one's, which says whose it is, and where it lies (report)."""
+    measured: JsonObject = read_yaml(ELSEWHERE)
+    return measured | {"summary": [summary(*module) for module in measured["modules"].items()]}
 
 
 def command(*, evidence: Path, out: Path, recording: str | None = None) -> None:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from ncuflow import format as fmt
 from ncuflow.findings import ceilings, limiter
 from ncuflow.findings.choices import STEPS, Effect, summary
-from ncuflow.findings.join import main_kernel
+from ncuflow.findings.join import main_kernel, total
 from ncuflow.findings.opportunities import MeasuredOpportunity, found, scopes, undecided, worded
 from ncuflow.findings.scope import Scope
 from ncuflow.format import change
 from ncuflow.model import Measurement, Point, Results
 from ncuflow.pages import Context
-from ncuflow.pages.context.series import PAST_DRAM, axis_of, best, spread, usual
-from ncuflow.target.contract import known
+from ncuflow.pages.context.series import PAST_DRAM, axis_of, best, spread, usual, varying
+from ncuflow.target.contract import Target, known
 from ncuflow.target.source import Symbol
 
 MOST_ELSEWHERE = 2  # trials in other places that a row tells
+CALL = "variant"  # the parameter whose values are calls of their own
+MOVED = 1.5  # times the bytes needed: from there on what passes DRAM is told
 MOST_ROWS = 6  # of a table on a page; the CSV beside it has them all
 
 
@@ -34,7 +36,7 @@ def target_section(results: Results, index: Any = None) -> Context:
     points, target = results["points"], known().get(results["target"])
     good = [p for p in points if p["status"] == "ok"]
     axis = axis_of(good)
-    top = best(good, axis.rate)
+    top, base = best(good, axis.rate), dict(usual(good, axis))
     named = {kernel["point"] for kernel in results["deep"]} | {top["point"] if top else None}
     shown = [_point_context(p) for p in spread(good, MOST_ROWS, named)]
     floors = [
@@ -53,14 +55,14 @@ def target_section(results: Results, index: Any = None) -> Context:
         "provenance": results["provenance"],
         "ceilings": results["ceilings"],
         "axis": axis,
-        "base": ", ".join(f"{name} {value}" for name, value in usual(good, axis)),
+        "base": ", ".join(f"{name} {value}" for name, value in base.items()),
         "total": len(points),
         "good": len(good),
         "warnings": results.get("warnings") or [],
         "not_good": [p for p in points if p["status"] != "ok"],
         "incomplete": _by_problem(good),
         "shown": shown,
-        "best": top and _point_context(top),
+        "best": top and _point_context(top) | {"apart": apart(top, target, base, varying(good))},
         "passed": top and ceilings.passed(results["ceilings"], top["measurement"], axis.rate),
         "floor": median(floors) if floors else None,
         "launches": sum(
@@ -71,6 +73,10 @@ def target_section(results: Results, index: Any = None) -> Context:
         "waiting": sorted(
             (_point_context(p) for p in good if _host_bound(p["measurement"])), key=_time
         ),
+        "moved_more": [
+            _point_context(p) | {"why": _why_moved(p)}
+            for p in sorted((p for p in good if _moved(p) > MOVED), key=_moved)
+        ],
         "past_dram": sum(
             (p["measurement"].get("bytes_beyond_dram_pct") or 0) >= PAST_DRAM for p in good
         ),
@@ -94,6 +100,15 @@ def _point_context(point: Point) -> Context:
     }
 
 
+def apart(
+    point: Point, target: Target | None, base: Mapping[str, Any], differing: Collection[str]
+) -> list[tuple[str, Any]]:
+    """What a headline is of: which of a target's calls, and the settings and KV heads that most of its points have otherwise."""
+    named = {*(target.choices if target else ()), "kv_heads"} & {*differing}
+    of = {name: value for name, value in point["params"].items() if name in named}
+    return [(n, value) for n, value in of.items() if n == CALL or value != base.get(n, value)]
+
+
 def _host_bound(row: Measurement) -> bool:
     """Whether the host's call takes longer than its kernels, the inputs in DRAM."""
     host, gpu = row["host_launch_us"], row["time_cold_us"]
@@ -105,6 +120,23 @@ def _own_l2(point: Point) -> float | None:
     main = main_kernel(point["kernels"])
     units = limiter.judge(main.get("breakdown") or (), main["metrics"]).units if main else ()
     return next((unit.pct for unit in units if unit.name == "l2"), None)
+
+
+def _moved(point: Point) -> float:
+    """The bytes that passed DRAM over those that the work needs; 0 where they were not counted."""
+    return float(point["measurement"]["moved_ratio"] or 0)
+
+
+def _why_moved(point: Point) -> str:
+    """Which bytes pass DRAM beyond those that the work needs, as far as its kernels and counters tell."""
+    row, kernels = point["measurement"], point["kernels"]
+    if row["merge_pct"]:
+        return "the states of the split, written and read by the merge"
+    if len(kernels) > 1:
+        return f"what its {len(kernels)} kernels hand on to each other"
+    read = total(kernel["metrics"].get("dram_bytes_read") for kernel in kernels) or 0
+    again = read > (row["bytes_analytic"] or 0)
+    return "operands, read again that L2 did not keep" if again else "more than the result, written"
 
 
 def _by_problem(points: list[Point]) -> list[tuple[str, list[str]]]:

@@ -64,6 +64,8 @@ def _view(link: str, page: str, here: list[str]) -> str:
     if "://" in link:
         return link
     path, _, at = link.partition("#")
+    if path.endswith(".py"):
+        return path.removeprefix("../")  # beside the page, as the pages' folder is
     name = path.rsplit("/", 1)[-1].removesuffix(".md") if path else page
     if name in here:
         return f"#/guide?page={name}" + (f"&at={at}" if at else "")

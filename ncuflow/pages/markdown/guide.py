@@ -124,6 +124,8 @@ def chapter(results: Results, index: Any) -> Context:
         "ran": sorted({kernel["name"] for p in points for kernel in p["kernels"]}),
         "plans": planned(points),
         "instructions": guide_kernels.instructions(results),
+        "waiting_mma": guide_kernels.waiting(results),
+        "call": guide_kernels.calls(points),
         "tails": guide_kernels.tails(points, main_axis(points)),
         "options": guide_waits.options(results, choices, index),
         "split": guide_kernels.split_rows(
@@ -153,6 +155,14 @@ def prose(target: str) -> list[str]:
     return [
         path.name for folder in template_folders() for path in (folder / "guide" / target).glob("*")
     ]
+
+
+def example(target: str) -> str:
+    """The code of its calls, one file that runs as it is."""
+    found = [
+        path for folder in template_folders() for path in (folder / "guide" / target).glob("*.py")
+    ]
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(found))
 
 
 def main_axis(points: list[Point]) -> str:

@@ -8,13 +8,17 @@ from typing import Any
 from ncuflow.findings import limiter
 from ncuflow.findings.join import is_merge, main_kernel, ratio, total
 from ncuflow.findings.kernelname import COMPILED_FOR, MERGE, Decoder
-from ncuflow.findings.limiter import occupancy_limit
-from ncuflow.model import Point, Results
+from ncuflow.findings.limiter import OccupancyLimit, occupancy_limit
+from ncuflow.format import si
+from ncuflow.model import Kernel, Point, Results, Row
 from ncuflow.pages import Context
-from ncuflow.pages.context.series import spread, tensor_kinds, tensor_peak
+from ncuflow.pages.context.series import MMA_FLOP, spread, tensor_kinds, tensor_peak
+from ncuflow.static.device import device
 from ncuflow.target.contract import Target
 
 MOST_LAUNCHES = 6
+MOST_WAITING = 4
+SCHEDULERS = 4  # of an SM
 LEAST_ALIKE = 5  # rows that two kernels must share for the second to refer to the first
 TYPES = ("DType", "IdType")  # the id of a point says which
 
@@ -93,6 +97,104 @@ def launches(points: list[Point]) -> list[Context]:
         }
         found.setdefault(key, row)
     return list(found.values())[:MOST_LAUNCHES]
+
+
+def waiting(results: Results) -> Context:
+    """Why kernels of tensor instructions are latency-bound: {points: how many such points, rows: one of each kernel and launch
+    shape, that of the deep profile or the longest}.
+
+    Each row: {point, kernel, warps, eligible (of a scheduler), every, takes (cycles of a scheduler for MMA_FLOP, as they came and
+    as the pipe takes them), limit (of blocks on an SM), further (what one block more needs, in words)}.
+    """
+    held: dict[tuple[Any, ...], list[tuple[Point, Kernel]]] = {}
+    for point in results["points"]:
+        row, main = point["measurement"], main_kernel(point["kernels"])
+        if row["limiter"] == "latency" and main and (main["metrics"].get("tensor_flops") or 0) > 0:
+            key = (main["name"], main["block"], main["registers"], row["smem_bytes"])
+            held.setdefault(key, []).append((point, main))
+    deep = {kernel["point"] for kernel in results["deep"]}
+    shown = [max(of, key=lambda one: _telling(one, deep)) for of in held.values()]
+    gpu = results["provenance"].get("gpu") or ""
+    return {
+        "points": sum(map(len, held.values())),
+        "rows": [_waiting(point, main, gpu) for point, main in shown[:MOST_WAITING]],
+    }
+
+
+def _telling(one: tuple[Point, Kernel], deep: Collection[str | None]) -> tuple[bool, float]:
+    return one[0]["point"] in deep, one[1]["duration_ns"] or 0
+
+
+def _waiting(point: Point, main: Kernel, gpu: str) -> Context:
+    of = main["metrics"].get
+    cycles = SCHEDULERS * (of("sm_count") or 0) * (of("sm_cycles_active") or 0)
+    limit = occupancy_limit(main["metrics"])
+    return {
+        "point": point["point"],
+        "kernel": main["name"],
+        "warps": of("warps_active_per_scheduler"),
+        "eligible": of("warps_eligible"),
+        "every": ratio(cycles or None, of("tensor_flops"), MMA_FLOP),
+        "takes": ratio(MMA_FLOP * SCHEDULERS, tensor_peak([main])),
+        "limit": limit,
+        "further": _further(main, limit, gpu) if limit else None,
+        "stall": point["measurement"]["top_stall"],
+    }
+
+
+def _further(main: Kernel, limit: OccupancyLimit, gpu: str) -> str | None:
+    """What one block more on an SM needs of its launch; None where the rules of this GPU do not say what it holds now."""
+    threads, registers = main["block_size"] or 0, main["registers"] or 0
+    shared = (main["smem_static_bytes"] or 0) + (main["smem_dynamic_bytes"] or 0)
+    try:
+        holds = device(gpu).fits
+    except ValueError:
+        return None
+    more, now = limit.blocks + 1, holds(threads, registers, shared)
+    if min(now.values()) != limit.blocks:
+        return None
+    fewer = next(
+        (r for r in range(registers, 0, -1) if holds(threads, r, shared)["registers"] >= more), 0
+    )
+    less = next(
+        (
+            s
+            for s in range(shared - shared % 128, -1, -128)
+            if holds(threads, 1, s)["shared memory"] >= more
+        ),
+        0,
+    )
+    needs = {
+        "registers": f"{fewer} registers a thread instead of {registers}",
+        "shared memory": f"{si(less, 'B')} of shared memory instead of {si(shared, 'B')}",
+    }
+    return " and ".join(needs.get(name, f"more {name}") for name, n in now.items() if n < more)
+
+
+def calls(points: Sequence[Point]) -> Context | None:
+    """All kernels of the call that launches most of them, of several that with the most beside its main one: {point, rows:
+    {kernel, share, limited}}."""
+    many = [p for p in points if len(p["kernels"]) > 1 and p["measurement"]["time_ncu_us"]]
+    if not many:
+        return None
+    point = max(many, key=lambda p: (len(p["kernels"]), -(p["measurement"]["main_pct"] or 100)))
+    spent = total(kernel["duration_ns"] for kernel in point["kernels"])
+    return {
+        "point": point["point"],
+        "rows": [
+            {
+                "kernel": kernel["name"],
+                "share": ratio(kernel["duration_ns"], spent),
+                "limited": limiter.words(_judged(kernel)),
+            }
+            for kernel in point["kernels"]
+        ],
+    }
+
+
+def _judged(kernel: Kernel) -> Row:
+    found = limiter.judge(kernel["breakdown"], kernel["metrics"], kernel["grid_size"])
+    return limiter.columns(found, kernel["metrics"].get("waves"))
 
 
 MOST_SPLIT = 6

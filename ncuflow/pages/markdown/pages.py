@@ -13,6 +13,8 @@ from pathlib import Path
 
 from ncuflow.evidence.points import NOT_CAPTURED
 from ncuflow.evidence.provenance import together
+from ncuflow.findings import stored
+from ncuflow.findings.jit import elsewhere
 from ncuflow.findings.limiter import BOUND, CEILING, LATENCY, PARTLY, WAITING
 from ncuflow.findings.opportunities import GROUPS, LOST, UNTRIED, WON
 from ncuflow.findings.steps import planned
@@ -59,6 +61,10 @@ def page_context(page: str, findings: Findings, target: str | None) -> Context:
     context["claims"] = records
     if page == "final-report":
         context["report"] = report_context(findings.targets, context["targets"])
+        context["report"] |= {
+            "jit": context["jit"] or elsewhere(),
+            "built": stored.optional(findings.evidence / "build.json"),
+        }
     if page == "kernel-dev-guide":
         context |= guide.context(findings, context["targets"])
     return context
@@ -202,6 +208,7 @@ def command(
     targets: list[str] | None = None,
     target: str | None = None,
     figures: Path | None = None,
+    usage: Path | None = None,
     no_strict: bool = False,
 ) -> None:
     """Pages of findings, and their figures.
@@ -211,6 +218,7 @@ def command(
         targets: that the pages are about (with jit, the JIT too); default: all of the folder
         target: of page target, whose file has this name
         figures: folder for figures: the target's, or one of all targets
+        usage: folder for the code of the target's calls
         no_strict: strike impossible numbers through instead
     """
     findings = Findings(results, evidence, not no_strict, targets)
@@ -224,5 +232,7 @@ def command(
         names = [target] if target else targets or findings.targets
         drawn = [findings.results(name) for name in names if name != "jit"]
         draw_all(drawn, figures, overview=target is None)
+    if usage and target:
+        write_text(usage / f"{target}.py", guide.example(target))
     for page, content in texts.items():
         write_text(out_dir / f"{target or page}.md", content)

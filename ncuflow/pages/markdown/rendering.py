@@ -25,6 +25,8 @@ from ncuflow.findings.noise import CONFIDENCE, FASTER
 from ncuflow.format import MISSING, micro, number, pct, percent, si, with_unit
 from ncuflow.model import SOFTWARE, Measurement
 from ncuflow.pages.context.findings import Struck
+from ncuflow.pages.context.section import MOVED
+from ncuflow.pages.context.series import MMA_FLOP
 from ncuflow.target.contract import template_folders
 
 SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
@@ -224,5 +226,7 @@ def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
         "LATENCY": LATENCY,
         "CONFIDENCE": CONFIDENCE,
         "FASTER": FASTER,
+        "MOVED": MOVED,
+        "MMA_FLOP": MMA_FLOP,
     }
     return env
