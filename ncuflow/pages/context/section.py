@@ -22,7 +22,7 @@ from ncuflow.target.source import Symbol
 MOST_ELSEWHERE = 2  # trials in other places that a row tells
 CALL = "variant"  # the parameter whose values are calls of their own
 MOVED = 1.5  # times the bytes needed: from there on what passes DRAM is told
-MOST_ROWS = 6  # of a table on a page; the CSV beside it has them all
+MOST_ROWS = 5  # of a table on a page; the CSV beside it has them all
 
 
 def title(name: str) -> str:

@@ -19,8 +19,10 @@ from ncuflow.target.contract import Target
 MOST_LAUNCHES = 6
 MOST_WAITING = 4
 SCHEDULERS = 4  # of an SM
-LEAST_ALIKE = 5  # rows that two kernels must share for the second to refer to the first
-TYPES = ("DType", "IdType")  # the id of a point says which
+LEAST_ALIKE = 3  # rows that two kernels must share for the second to refer to the first
+TYPES = ("DType", "IdType", "HEAD_DIM", "head dimension")  # the id of a point says which
+THREADS = ("NUM_THREADS", "threads")  # of a block: the table of launches has them
+OFF = {"none", "false", "DefaultAttention (all off)"}  # values that say that there is nothing
 
 
 def parameter_tables(points: list[Point], names: Decoder, own: Collection[str]) -> list[Context]:
@@ -60,14 +62,28 @@ def _table(name: str, instances: list[Any]) -> Context:
     meanings: dict[str, str | None] = {}
     for decoded in instances:
         for argument in (*decoded.arguments, *decoded.derived):
-            if argument.parameter != COMPILED_FOR and not argument.parameter.startswith(TYPES):
+            if not argument.parameter.startswith((COMPILED_FOR, *TYPES, *THREADS)):
                 values.setdefault(argument.parameter, {})[argument.value] = None
                 meanings.setdefault(argument.parameter, argument.meaning)
-    return {
-        "kernel": name,
-        "instances": len(instances),
-        "rows": [(parameter, list(of), meanings[parameter]) for parameter, of in values.items()],
-    }
+    off = [parameter for parameter, of in values.items() if OFF.issuperset(of)]
+    rows = [(name, list(of), meanings[name]) for name, of in values.items() if name not in off]
+    return {"kernel": name, "instances": len(instances), "rows": _paired(rows), "off": off}
+
+
+ParameterRow = tuple[str, list[str], str | None]
+
+
+def _paired(rows: list[ParameterRow]) -> list[ParameterRow]:
+    """Rows with those of a kernel's two parts, ``X_P`` of prefill and ``X_D`` of decode, as one."""
+    of = {name: values for name, values, _ in rows}
+    both = {name[:-2] for name in of if {name[:-2] + "_P", name[:-2] + "_D"} <= of.keys()}
+    return [
+        (f"{name[:-2]} (P, D)", [*values, *of[name[:-2] + "_D"]], meaning)
+        if name[:-2] in both
+        else (name, values, meaning)
+        for name, values, meaning in rows
+        if name[:-2] not in both or name.endswith("_P")
+    ]
 
 
 def launches(points: list[Point]) -> list[Context]:
@@ -143,7 +159,7 @@ def _waiting(point: Point, main: Kernel, gpu: str) -> Context:
 
 
 def _further(main: Kernel, limit: OccupancyLimit, gpu: str) -> str | None:
-    """What one block more on an SM needs of its launch; None where the rules of this GPU do not say what it holds now."""
+    """What of its launch one block more on an SM needs otherwise; None where the GPU's rules do not say what it holds now."""
     threads, registers = main["block_size"] or 0, main["registers"] or 0
     shared = (main["smem_static_bytes"] or 0) + (main["smem_dynamic_bytes"] or 0)
     try:
@@ -165,14 +181,14 @@ def _further(main: Kernel, limit: OccupancyLimit, gpu: str) -> str | None:
         0,
     )
     needs = {
-        "registers": f"{fewer} registers a thread instead of {registers}",
-        "shared memory": f"{si(less, 'B')} of shared memory instead of {si(shared, 'B')}",
+        "registers": f"registers {registers} → {fewer}",
+        "shared memory": f"shared memory {si(shared, 'B')} → {si(less, 'B')}",
     }
-    return " and ".join(needs.get(name, f"more {name}") for name, n in now.items() if n < more)
+    return ", ".join(needs.get(name, f"more {name}") for name, n in now.items() if n < more)
 
 
 def calls(points: Sequence[Point]) -> Context | None:
-    """All kernels of the call that launches most of them, of several that with the most beside its main one: {point, rows:
+    """All kernels of the call that launches most of them, of several where those beside the main one take most: {point, rows:
     {kernel, share, limited}}."""
     many = [p for p in points if len(p["kernels"]) > 1 and p["measurement"]["time_ncu_us"]]
     if not many:
