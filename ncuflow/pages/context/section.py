@@ -15,13 +15,12 @@ from ncuflow.findings.scope import Scope
 from ncuflow.format import change
 from ncuflow.model import Measurement, Point, Results
 from ncuflow.pages import Context
-from ncuflow.pages.context.series import PAST_DRAM, axis_of, best, spread, usual, varying
+from ncuflow.pages.context.series import MOVED, PAST_DRAM, axis_of, best, spread, usual, varying
 from ncuflow.target.contract import Target, known
 from ncuflow.target.source import Symbol
 
 MOST_ELSEWHERE = 2  # trials in other places that a row tells
 CALL = "variant"  # the parameter whose values are calls of their own
-MOVED = 1.5  # times the bytes needed: from there on what passes DRAM is told
 MOST_ROWS = 5  # of a table on a page; the CSV beside it has them all
 
 

@@ -25,8 +25,7 @@ from ncuflow.findings.noise import CONFIDENCE, FASTER
 from ncuflow.format import MISSING, micro, number, pct, percent, si, with_unit
 from ncuflow.model import SOFTWARE, Measurement
 from ncuflow.pages.context.findings import Struck
-from ncuflow.pages.context.section import MOVED
-from ncuflow.pages.context.series import MMA_FLOP
+from ncuflow.pages.context.series import MMA_FLOP, MOVED
 from ncuflow.target.contract import template_folders
 
 SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
