@@ -490,6 +490,7 @@ TARGET = Target(
             "cuda",
             of_kernels=True,
         ),
+        Choice("norm_dtype", "fp16 or bf16", "dtype", "f16", "bf16", given="model"),
         dependent_launch("norm_pdl"),
     ),
     options=(

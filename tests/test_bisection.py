@@ -159,7 +159,7 @@ def test_two_ends_are_halved_without_a_word_of_where(capsys: pytest.CaptureFixtu
     words = ["bisect", "--recorded", EVERY, "--point", TENSOR, "--good", "0.7.2.post1"]
     assert dispatch([*words, "--bad", "0.6.1"]) == 0
     said = capsys.readouterr().out
-    assert "it changed between 0.6.6 and 0.6.1" in said
+    assert "it changed from 0.6.6 to 0.6.1" in said
     assert dispatch([*words, "--bad", "0.6.12"]) == 3
     assert "between 0.7.2.post1 and 0.6.12 it did not change" in capsys.readouterr().out
 

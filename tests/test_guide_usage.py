@@ -156,7 +156,7 @@ def test_a_call_that_would_raise_is_found(example, right, wrong, package):
 
 
 def test_examples_stay_in_the_guide():
-    """A kernel's page leads to one file of all its examples, which each stand for themselves; the guide shows a variant."""
+    """A kernel's page leads to one file of all its examples, which each stand for themselves; the guide shows the others."""
     shown = "".join(path.read_text() for path in GUIDE.rglob("*.j2"))
     for path in some(USAGE):
         compile(path.read_text(), path.name, "exec")

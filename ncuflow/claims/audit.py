@@ -148,7 +148,7 @@ def _plain(found: Decided) -> str:
     """What was compared with what, for a claim that gives no reason of its own."""
     if isinstance(found.measured, bool):
         where = f" at {found.scope.point}" if found.scope.point else ""
-        return f"{'It is' if found.measured else 'It is not'} so{where}."
+        return f"That {'holds' if found.measured else 'does not hold'}{where}."
     least, most = allowed(found.decide, found.expected)
     unit = found.expected.unit
     if least == most:

@@ -247,7 +247,7 @@ def report(found: Bisection) -> str:
 
 def _neighbours(found: Neighbours) -> Iterator[str]:
     change = f": {with_interval(found.change)}" if found.change else ""
-    yield f"it changed between {found.before} and {found.after}{change}"
+    yield f"it changed from {found.before} to {found.after}{change}"
     if found.between:
         yield f"  or in {', '.join(found.between)}, which are inconclusive"
     yield from (f"  {cause}" for cause in found.causes)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ncuflow.findings.join import is_merge
+from ncuflow.findings.noise import FASTER
 from ncuflow.model import Point, Results
 from ncuflow.target.contract import StepPart, known
 
@@ -87,8 +88,8 @@ class Step:
 def steps(results: Mapping[str, Results]) -> list[Step]:
     """Steps of which more was measured than attention, those of most parts first, then of fewest KV heads.
 
-    Of several points of one part, attention among them, the fastest choice stands for it, and of attention's
-    data type if there is one.
+    Of several points of one part, attention among them, the fastest choice stands for it, the first of those that are as fast,
+    and of attention's data type if there is one.
     """
     points = [found for name in results for found in _parts(name, results[name])]
     fastest: dict[tuple[object, ...], tuple[StepPart, Point]] = {}
@@ -99,7 +100,7 @@ def steps(results: Mapping[str, Results]) -> list[Step]:
         if not part.phase:
             typed = part, point["params"].get("dtype")
             least[typed] = min(_us(point), least.get(typed, math.inf))
-        elif key not in fastest or _us(point) < _us(fastest[key][1]):
+        elif key not in fastest or _us(point) < (1 - FASTER) * _us(fastest[key][1]):
             fastest[key] = part, point
     every = (_step(attention, point, least) for attention, point in fastest.values())
     found = [step for step in every if len(step.parts) > 1]

@@ -93,7 +93,8 @@ def kernel(target: Target, results: Results, shown: Context) -> Context:
         "points": points,
         "opportunities": shown["opportunities"],
         "choices": guide_waits.shown_choices(results),
-        "batches": batches(points, target),
+        "batches": (rows := batches(points, target)),
+        "grouped": grouped(rows),
     }
 
 
@@ -148,6 +149,20 @@ def batches(points: list[Any], target: Target) -> list[Any]:
         return -params["kv_heads"], params.get("cores") or "", params["batch"]
 
     return sorted(found, key=place)
+
+
+def grouped(points: list[Any]) -> Context | None:
+    """Of the largest batch that was measured with several numbers of KV heads: {batch, kv_len, times: (KV heads, µs of the
+    fastest cores), most first}."""
+    least: dict[tuple[int, int], dict[int, float]] = {}
+    for params, us in ((p["params"], p["measurement"]["time_cold_us"]) for p in points):
+        of = least.setdefault((params["batch"], params.get("kv_len", 0)), {})
+        of[params["kv_heads"]] = min(us, of.get(params["kv_heads"], us))
+    size = max((size for size, of in least.items() if len(of) > 1), default=None)
+    if size is None:
+        return None
+    times = sorted(least[size].items(), reverse=True)
+    return {"batch": size[0], "kv_len": size[1], "times": times}
 
 
 def prose(target: str) -> list[str]:
