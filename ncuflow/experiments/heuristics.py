@@ -73,24 +73,22 @@ def _of_target(
 def _condition_of(
     target: str, name: str, wins: Sequence[AdvisedShape], loses: Sequence[AdvisedShape]
 ) -> tuple[str, Sequence[AdvisedShape]]:
-    """(what tells the shapes at which a setting wins from those at which it loses, those that it is true of): of the pairs that
-    the target prices, their own condition too, as far as not every shape meets it; ("", all that win) where nothing does."""
+    """(what tells shapes at which a setting wins from those at which it loses, the shapes that it is true of): the condition of
+    the pairs that the target prices, as far as not every shape meets it, and what tells those apart; ("", all that win) where
+    nothing does."""
     every = [*wins, *loses]
     prices = known()[target].compared if target in known() and loses else ()
     for where in (price.where for price in prices if price.parameter == name):
-        if not all(holds(where, shape.params) for shape in loses):
-            continue
-        kept = [shape for shape in wins if holds(where, shape.params)]
-        won, lost = ([_facts(shape) for shape in of] for of in (kept, loses))
-        apart = separating(won, lost) if len(kept) >= FEWEST else []
-        if apart:
-            own = [term for term in terms(where) if not all(holds(term, s.params) for s in every)]
+        kept, lost = ([s for s in side if holds(where, s.params)] for side in (wins, loses))
+        apart = separating(_facts(kept), _facts(lost)) if len(kept) >= FEWEST and lost else []
+        own = [term for term in terms(where) if not all(holds(term, s.params) for s in every)]
+        if len(kept) >= FEWEST and (apart or (own and not lost)):
             return " and ".join([*own, *(first for first, _ in apart)]), kept
     return "", wins
 
 
-def _facts(shape: AdvisedShape) -> dict[str, Any]:
-    return {**shape.params, **traits(shape.target, shape.params)}
+def _facts(shapes: Sequence[AdvisedShape]) -> list[dict[str, Any]]:
+    return [{**shape.params, **traits(shape.target, shape.params)} for shape in shapes]
 
 
 def _wins_and_losses(

@@ -132,10 +132,10 @@ def _why_moved(point: Point) -> str:
     if row["merge_pct"]:
         return "the states of the split, written and read by the merge"
     if len(kernels) > 1:
-        return f"what its {len(kernels)} kernels hand on to each other"
+        return f"among it what its {len(kernels)} kernels hand on to each other"
     read = total(kernel["metrics"].get("dram_bytes_read") for kernel in kernels) or 0
     again = read > (row["bytes_analytic"] or 0)
-    return "operands, read again that L2 did not keep" if again else "more than the result, written"
+    return "operands that L2 did not keep, read again" if again else "more than the result, written"
 
 
 def _by_problem(points: list[Point]) -> list[tuple[str, list[str]]]:
