@@ -439,3 +439,12 @@ def test_a_block_more_fits_with_what_it_is_said_to_need(recorded: Recorded) -> N
         threads = kernel["block_size"] or 0
         assert gpu.fits(threads, registers, 0)["registers"] > row["limit"].blocks
         assert gpu.fits(threads, registers + 8, 0)["registers"] <= row["limit"].blocks
+
+
+def test_what_could_save_most_is_bounded_by_a_mechanism(recorded: Recorded) -> None:
+    """A report that names what nobody tried and could save most says by how much: a dash is no such answer."""
+    for recording in ("h200/0.7.2/default", "h100/0.7.2/default"):
+        targets = [target for of, target in SHIPPED if of == recording]
+        rows = to_try({name: target_section(recorded(recording, name)) for name in targets})
+        bounds = [bool(row["bound"]) for row in rows if row["group"] == UNTRIED]
+        assert some(bounds)[0] and bounds == sorted(bounds, reverse=True)

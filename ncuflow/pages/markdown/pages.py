@@ -118,7 +118,7 @@ def report_context(results: Mapping[str, Results], sections: Mapping[str, Contex
 
 def to_try(sections: Mapping[str, Context]) -> list[Context]:
     """The opportunities of all kernels as their pages have them, at FlashInfer's default calls, by what they saved, then by what
-    they can of the same work."""
+    they can, of the same work first; those that no mechanism bounds last."""
     rows = [
         row | {"target": section["name"], "title": section["title"]}
         for section in sections.values()
@@ -129,6 +129,7 @@ def to_try(sections: Mapping[str, Context]) -> list[Context]:
         key=lambda row: (
             GROUPS.index(row["group"]),
             -row["saved"],
+            not row["bound"],
             not row["same_work"],
             -row["bound"],
         ),
