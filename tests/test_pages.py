@@ -329,7 +329,7 @@ def test_the_analysis_stands_kernels_beside_each_other_and_repeats_no_page(finis
     assert re.findall(r"^## (.+)$", text, re.M) == ["At Their Best Points"]
     section = text.split("## At Their Best Points")[1]
     for results in Findings(finished.outputs / "results", DEFAULT).targets.values():
-        assert section.count(f"| {target_section(results)['title']} |") == 1
+        assert section.count(f"\n| {target_section(results)['title']}") == 1
 
 
 def test_l2_is_as_busy_as_its_own_counters_say(finished):
