@@ -20,12 +20,14 @@ from typing import Any
 import fake_gpus
 import fake_machine
 import pytest
+from command import ncuflow
 from conftest import ROOT, SMALL, Finished, Pipeline, some
 from fake_machine import TABLE, Machine, make
 
 from ncuflow.flow import checksums
 
 POINTS = [f"toy/n{n}" for n in range(1, 8)]
+FEW = POINTS[:2]
 GATED = "toy/n5"
 Row = dict[str, Any]
 
@@ -33,6 +35,12 @@ Row = dict[str, Any]
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return make(tmp_path)
+
+
+@pytest.fixture
+def few(tmp_path: Path) -> Machine:
+    """A machine of one batch of two points, where a second batch adds nothing but time."""
+    return make(tmp_path, points=len(FEW))
 
 
 @pytest.fixture
@@ -188,7 +196,8 @@ def test_counters_refused_in_mid_run_cost_the_counters_alone(machine, undisturbe
     completes(machine, undisturbed)
 
 
-def test_a_broken_tool_costs_its_own_numbers_alone_and_every_page_says_so(machine):
+def test_a_broken_tool_costs_its_own_numbers_alone_and_every_page_says_so(few):
+    machine = few
     fake_machine.trace_as_well(machine, early=True)
     fake_machine.index_source(machine)
     machine.plan("unfit-nsys")
@@ -201,10 +210,10 @@ def test_a_broken_tool_costs_its_own_numbers_alone_and_every_page_says_so(machin
     pages = {p.stem: p.read_text() for p in machine.folder.glob("outputs/fake/reports/*.md")}
     assert {"INDEX", "analysis", "claims", "final-report", "kernel-dev-guide", "toy"} <= set(pages)
     assert [name for name, page in pages.items() if why not in page] == []
-    assert points_in(machine, "kernels") == set(POINTS)
+    assert points_in(machine, "kernels") == set(FEW)
     machine.forget("unfit-nsys")
     finishes(machine)
-    assert points_in(machine, "timeline") == set(POINTS)
+    assert points_in(machine, "timeline") == set(FEW)
 
 
 @pytest.mark.exhaustive
@@ -245,27 +254,30 @@ def test_leftovers_of_a_killed_holder_do_not_block_the_next(machine, undisturbed
 
 
 @pytest.mark.parametrize(
-    ("bad", "early"),
+    ("points", "bad", "early"),
     [
-        (["toy/n1", "toy/n5"], True),
-        pytest.param(["toy/n5"], False, marks=pytest.mark.exhaustive),
-        pytest.param(["toy/n1", "toy/n5", "toy/n6"], False, marks=pytest.mark.exhaustive),
+        (FEW, ["toy/n1"], True),
+        pytest.param(POINTS, ["toy/n1", "toy/n5"], True, marks=pytest.mark.exhaustive),
+        pytest.param(POINTS, ["toy/n1", "toy/n5", "toy/n6"], False, marks=pytest.mark.exhaustive),
     ],
 )
-def test_points_that_break_their_process_cost_themselves_alone(machine, undisturbed, bad, early):
+def test_points_that_break_their_process_cost_themselves_alone(
+    tmp_path, undisturbed, points, bad, early
+):
     """Also where the profiled process is the first to launch them."""
+    machine = make(tmp_path, points=len(points))
     fake_machine.trace_as_well(machine, early)
     for point in bad:
         machine.plan("break", point)
     assert "once more" not in finishes(machine).stderr
     rows = {row["point"]: row for row in machine.table("timing")}
     whole = {row["point"]: row for row in undisturbed.table("timing")}
-    for point in POINTS:
+    for point in points:
         expected = ("error", None) if point in bad else ("ok", whole[point]["cold_us"])
         assert (rows[point]["status"], rows[point]["cold_us"]) == expected
         assert ("illegal memory access" in (rows[point]["reason"] or "")) == (point in bad)
     for table in ("kernels", "timeline"):
-        assert points_in(machine, table) == set(POINTS) - set(bad), table
+        assert points_in(machine, table) == set(points) - set(bad), table
     assert not list(machine.captures.glob("b*/timing.jsonl.*"))
 
 
@@ -370,12 +382,13 @@ def planned_after(machine: Machine, module: str, old: str, new: str) -> set[str]
 # --- ncu hangs --------------------------------------------------------------------------------
 
 
-def test_a_hanging_ncu_is_ended_and_the_points_it_did_not_reach_are_named(machine):
+def test_a_hanging_ncu_is_ended_and_the_points_it_did_not_reach_are_named(few):
+    machine = few
     machine.configure(lambda config: config["ncu"].update(timeout_s=2))
     machine.plan("hang-ncu")
     finishes(machine)
     profiled, lost = points_in(machine, "kernels"), points_in(machine, "lost")
-    assert profiled | lost == set(POINTS) and not profiled & lost
+    assert profiled | lost == set(FEW) and profiled and not profiled & lost
     assert {*statuses(machine).values()} == {"ok"}
 
 
@@ -609,9 +622,7 @@ def test_after_an_upgrade_every_row_says_with_what_it_was_measured(machine):
     # it takes an installed FlashInfer
     index.write_text('{"version": null, "targets": {}, "environment": {}, "functions": {}}')
     machine.install("flashinfer_python", "0.6.18")
-    finishes(machine, "toy", "--config", "strict=false")
-    # Where CuTe DSL is installed, its version stands between the two.
-    assert re.search(r"FlashInfer 0\.6\.18,[^·]* ncu 2025\.3\.1\.0 ·", page.read_text())
+    finishes(machine)
     machine.install("flashinfer_python", "0.7.2")
     machine.configure(lambda config: config["sweeps"]["default"]["toy"][0]["n"].append(9))
     finishes(machine, "toy", "--config", "strict=false")
@@ -629,10 +640,7 @@ def test_after_an_upgrade_every_row_says_with_what_it_was_measured(machine):
     shown = [line for line in text.splitlines() if re.match(r"\| `n\d+`.* µs \|", line)]
     assert shown and all("(FlashInfer " in line for line in shown)
     side = machine.folder / "outputs/fake/results"
-    refused = subprocess.run(
-        [sys.executable, "-m", "ncuflow", "compare", side, side, "--out", machine.folder / "c.json"],
-        cwd=machine.folder, env=machine.environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    refused = ncuflow("compare", side, side, "--out", machine.folder / "c.json")
     assert refused.returncode == 2
     assert refused.stderr.endswith("FlashInfer 0.6.18 and 0.7.2: measured apart, so not one side\n")
 
