@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from ncuflow.cli import dispatch
 from ncuflow.explain import launch
 from ncuflow.explain.record import MOST_LINES, WIDTH, Explanation, Number, as_text
 from ncuflow.explain.verb import explain
-from ncuflow.findings import derivation, limiter, locate, opportunities, profiled
+from ncuflow.findings import derivation, limiter, locate, opportunities, profiled, stored
 from ncuflow.io import BadInput, UsageError
 from ncuflow.model import Kernel
 from ncuflow.parsers import ncu, nsys
@@ -112,7 +113,8 @@ def test_the_judgement_is_that_of_the_pages(recorded) -> None:
 
 
 @pytest.mark.parametrize("index", some_by_default([0, 1, 2], 3))
-def test_every_number_is_found_where_its_trace_says(deep, index: int) -> None:
+def test_every_number_is_found_where_its_trace_says(deep, index: int, monkeypatch) -> None:
+    monkeypatch.setattr(profiled, "read", cache(profiled.read))  # each number is looked up anew
     found = launch.of_report(ncu.read(DEEP), index)
     samples = sum(line["samples"] for line in deep[index]["lines"])
     assert len(numbers(found)) > 15
@@ -157,15 +159,6 @@ def without(kernel: Kernel, *names: str) -> Explanation:
     return launch.of_kernel(poor, [poor], "2025.3.1")
 
 
-def test_what_is_missing_is_referred_to_where_it_is_said(deep) -> None:
-    """Of a launch whose profiling failed nothing is missing that a section would bring."""
-    nothing = {"duration_ns": None, "grid_size": None, "breakdown": [], "problems": ncu.FAILED}
-    failed = as_text(launch.of_kernel(deep[0] | nothing, [deep[0]], None))  # type: ignore[operator]
-    assert re.search(r"(?m)^limit +not known$", failed)
-    poor = as_text(without(deep[0], "breakdown"))
-    assert "not known: see what is missing" in poor and "\nmissing" in poor
-
-
 @pytest.mark.parametrize(
     ("lacks", "empty", "brought_by"),
     [
@@ -183,6 +176,23 @@ def test_nothing_is_said_of_what_was_not_counted(deep, lacks, empty, brought_by)
     assert [m for m in found.missing if brought_by in m.brought_by]
     assert not [m for m in whole.missing if brought_by in m.brought_by]
     assert brought_by in " ".join(as_text(found).split())
+
+
+def test_what_is_missing_is_referred_to_where_it_is_said(deep) -> None:
+    """Of a launch whose profiling failed nothing is missing that a section would bring."""
+    nothing = {"duration_ns": None, "grid_size": None, "breakdown": [], "problems": ncu.FAILED}
+    failed = as_text(launch.of_kernel(deep[0] | nothing, [deep[0]], None))  # type: ignore[operator]
+    assert re.search(r"(?m)^limit +not known$", failed)
+    poor = as_text(without(deep[0], "breakdown"))
+    assert "not known: see what is missing" in poor and "\nmissing" in poor
+    # Of several launches the count is said.
+    twice = [deep[0], {**deep[0], "kernel": 1, "duration_ns": 1.0}]
+    chosen, alike = launch.choose(twice, "BatchDecode", "x")  # type: ignore[arg-type]
+    found = launch.of_kernel(chosen, alike, None)
+    assert (found.subject.launches, found.subject.untimed) == (2, 0)
+    assert "the longest of 2 of that name" in as_text(found)
+    twice[1]["duration_ns"] = None
+    assert "(1 without a time)" in as_text(launch.of_kernel(chosen, alike, None))
 
 
 def test_a_kernel_is_chosen_by_index_or_name_and_else_it_is_the_longest(deep) -> None:
@@ -240,16 +250,6 @@ def test_what_was_chosen_by_default_is_said() -> None:
     assert "the most of its" in found.notes[0]
 
 
-def test_of_several_launches_the_count_is_said(deep) -> None:
-    twice = [deep[0], {**deep[0], "kernel": 1, "duration_ns": 1.0}]
-    chosen, alike = launch.choose(twice, "BatchDecode", "x")  # type: ignore[arg-type]
-    found = launch.of_kernel(chosen, alike, None)
-    assert (found.subject.launches, found.subject.untimed) == (2, 0)
-    assert "the longest of 2 of that name" in as_text(found)
-    twice[1]["duration_ns"] = None
-    assert "(1 without a time)" in as_text(launch.of_kernel(chosen, alike, None))
-
-
 def test_instructions_without_source_lines_are_told_apart_by_their_address() -> None:
     """An unrolled loop has the same instruction at several places."""
     report = ncu.read(SHIPPED / "rmsnorm/deep/deep.ncu-rep.xz")
@@ -261,12 +261,6 @@ def test_instructions_without_source_lines_are_told_apart_by_their_address() -> 
     for line in found.lines[:3]:
         assert f"{line.pc:#x} {line.sass} {line.share.value:.0f}" in as_text(found)
     assert all(line.pc is None for line in launch.of_report(ncu.read(DEEP), 0).lines)
-
-
-def test_the_json_is_the_record(capsys) -> None:
-    assert dispatch(["explain", str(DEEP), "--kernel", "1", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert Explanation.model_validate(said) == explain(DEEP, 1)
 
 
 POINT = "decode/B32_L2048_H32_K8_D128_P16_f16_cc"
@@ -327,7 +321,9 @@ def test_no_suggestion_for_this_work_is_above_its_headroom_and_what_lost_is_none
     assert "positions by offsets" not in few + many  # +2 %
 
 
-def test_every_number_of_a_point_is_found_where_its_trace_says(point) -> None:
+def test_every_number_of_a_point_is_found_where_its_trace_says(point, monkeypatch) -> None:
+    for module, name in ((stored, "results"), (derivation, "read")):
+        monkeypatch.setattr(module, name, cache(getattr(module, name)))
     traced = some(number for number in numbers(point) if number.trace is not None)
     with locate.of_point(POINT, SHIPPED) as where:
         for number in traced:
@@ -355,10 +351,13 @@ def test_a_point_is_looked_for_in_the_outputs_of_this_folder_before_the_recordin
         explain("decode/B32_none", outputs=SHIPPED)
 
 
-def test_a_report_of_a_recording_is_told_what_the_target_of_its_point_suggests() -> None:
+def test_a_report_of_a_recording_is_told_what_the_target_of_its_point_suggests(capsys) -> None:
     found = explain(DEEP, 1)
     assert found.subject.point == POINT
     assert {one.by for one in found.suggestions} == {"target decode"}
+    assert dispatch(["explain", str(DEEP), "--kernel", "1", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert Explanation.model_validate(said) == found
     # a roof bounds no change, and a cache of 8 bits lost on CUDA cores
     assert not [one for one in found.suggestions if one.scope == "point" and one.most]
     assert "a KV cache of 8 bits" not in as_text(found)
