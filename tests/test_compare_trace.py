@@ -77,30 +77,28 @@ def sides(us: float) -> tuple[Side, Side]:
 
 
 def found(base: Side, head: Side) -> dict:
-    return next(p for p in compare(base, head, Thresholds())["points"] if p["id"] == POINT)
+    (row,) = (p for p in compare(base, head, Thresholds())["points"] if p["id"] == POINT)
+    return row
 
 
-def test_an_added_copy_is_a_cause_with_the_time_of_one_launch(tmp_path: Path) -> None:
-    base, head = sides(49.9)
-    base.tables = trace(tmp_path / "base", [])
-    head.tables = trace(tmp_path / "head", [COPY_NS])
+@pytest.mark.parametrize("before", [[], [COPY_NS]])
+def test_an_added_copy_is_a_cause_with_the_time_of_one_launch(
+    before: list[int], tmp_path: Path
+) -> None:
+    """Several copies of a launch count together."""
+    base, head = sides(49.9 if not before else 60.0)
+    more = [COPY_NS] if not before else [2 * COPY_NS, COPY_NS]
+    base.tables = trace(tmp_path / "base", before)
+    head.tables = trace(tmp_path / "head", before + more)
     row = found(base, head)["metrics"]["cold_us"]
     copy, gap = row["causes"]
     assert (copy["kind"], copy["what"]) == ("copy_added", "memcpy Device-to-Device")
-    assert (copy["base"], copy["head"], copy["delta_us"]) == (0, 1, COPY_NS / 1e3)
-    assert copy["share_of_delta"] == pytest.approx(COPY_NS / 1e3 / delta(row))
-    assert (gap["kind"], gap["delta_us"]) == ("gap", GAP_NS / 1e3)
-    explained = (COPY_NS + GAP_NS) / 1e3
+    assert (copy["base"], copy["head"]) == (len(before), len(before) + len(more))
+    assert copy["delta_us"] == pytest.approx(sum(more) / 1e3)
+    assert copy["share_of_delta"] == pytest.approx(copy["delta_us"] / delta(row))
+    assert (gap["kind"], gap["delta_us"]) == ("gap", pytest.approx(len(more) * GAP_NS / 1e3))
+    explained = copy["delta_us"] + gap["delta_us"]
     assert row["unexplained"] == pytest.approx(delta(row) - explained)
-
-
-def test_several_copies_of_a_launch_count_together(tmp_path: Path) -> None:
-    base, head = sides(60.0)
-    base.tables = trace(tmp_path / "base", [COPY_NS])
-    head.tables = trace(tmp_path / "head", [COPY_NS, 2 * COPY_NS, COPY_NS])
-    copy = found(base, head)["causes"][0]
-    assert (copy["kind"], copy["base"], copy["head"]) == ("copy_added", 1, 3)
-    assert copy["delta_us"] == pytest.approx(3 * COPY_NS / 1e3)
 
 
 def test_copies_and_fills_outside_the_launches_are_not_theirs(tmp_path: Path) -> None:

@@ -112,9 +112,12 @@ def caption(found: Any) -> str:
 
 
 def test_the_ceilings_of_a_sweep_are_those_of_the_points_drawn() -> None:
-    """A single point of another type has no line, and its higher ceiling is not theirs."""
-    points = [rated(100.0, 512), rated(100.0, 1024), rated(90.0, 2048, 800.0, dtype="bf16")]
-    assert "measured ceiling: 700" in labels(drawn(results(*points)))
+    """A single point of another type has no line, and its higher ceiling is not theirs; unless it is the best."""
+    two = [rated(100.0, 512), rated(100.0, 1024)]
+    lone = rated(90.0, 2048, 800.0, dtype="bf16")
+    assert "measured ceiling: 700" in labels(drawn(results(*two, lone)))
+    best = rated(500.0, 2048, dtype="bf16")
+    assert "dtype bf16" in labels(drawn(results(*two, best)))
 
 
 @pytest.mark.parametrize("best", [0, 7, 9])
@@ -123,11 +126,6 @@ def test_the_line_of_the_best_point_is_always_drawn(best: int) -> None:
     lines = [line for line in axes.lines if line.get_marker() in figures.MARKERS]
     assert len(lines) == 8
     assert max(max(line.get_ydata()) for line in lines) == 500.0  # type: ignore[arg-type]
-
-
-def test_the_best_point_is_drawn_even_where_no_other_shares_its_line() -> None:
-    points = [rated(100.0, 512), rated(100.0, 1024), rated(500.0, 2048, dtype="bf16")]
-    assert "dtype bf16" in labels(drawn(results(*points)))
 
 
 def test_a_point_of_torch_and_a_rate_above_what_streams_are_best_only_where_no_other_is() -> None:
@@ -142,15 +140,12 @@ def test_a_point_of_torch_and_a_rate_above_what_streams_are_best_only_where_no_o
     assert best([other], "tflops") is other
 
 
-def test_points_that_differ_in_several_sizes_at_once_have_no_line() -> None:
+def test_the_axis_is_a_size_that_points_lie_along() -> None:
+    """Of batch, which has more values, no two points differ in it alone; where none do there is no line."""
     found = results(*(rated(100.0 * size, size, batch=size) for size in (1, 2, 4)))
     axes = drawn(found)
     assert not axes.lines and "No two points" in axes.get_title()
     assert "prefill-sweep.svg" not in caption(found)
-
-
-def test_the_axis_is_a_size_that_points_lie_along() -> None:
-    """Of batch, which has more values, no two points differ in it alone."""
     points = [rated(100.0, 512, batch=1), rated(100.0, 1024, batch=1)]
     points += [rated(90.0, 512, batch=size, heads=f"h{size}") for size in (2, 3)]
     found = results(*points)

@@ -208,14 +208,11 @@ def test_flops_ratio_prefers_the_tensor_pipe():
     assert row([kernel(fp32_flops=4e9, fp16_flops=0.0)])["flops_ratio"] is None
 
 
-def test_counter_ceiling_is_of_that_launch():
-    found = row([kernel(dram_bytes_peak_per_cycle=1000, dram_cycles_per_second=2e9, dram_bytes_read=9e7,
-                        dram_bytes_write=0.0)])  # fmt: skip
+def test_counter_ceilings_are_of_that_launch_and_the_tensor_roof_is_that_of_the_kernel_that_runs_the_instruction():
+    clocked = {"dram_bytes_peak_per_cycle": 1000, "dram_cycles_per_second": 2e9}
+    found = row([kernel(dram_bytes_read=9e7, dram_bytes_write=0.0, **clocked)])
     assert found["ceiling_dram_gbs_counter"] == pytest.approx(2000)
     assert found["gbs_fraction_counter"] == pytest.approx(0.5)
-
-
-def test_the_tensor_roof_is_that_of_the_kernel_that_runs_the_instruction():
     attention = kernel("Attention", 20e3, tensor_flops_peak_per_second=650e12)
     merge = kernel("PersistentVariableLengthMergeStatesKernel", 60e3)
     assert row([attention, merge])["ceiling_tensor_tflops_counter"] == pytest.approx(650)

@@ -171,11 +171,6 @@ def test_copies_only(path):
     assert {"the trace holds no kernels", "the trace holds no NVTX ranges"} <= {*trace.problems}
 
 
-def test_a_size_that_is_no_whole_number_is_none_though_an_equal_one_is(path):
-    export = one_point().kernel(400, 410, 4, gridX=8).kernel(420, 430, 5, gridX=8.0)
-    assert [row["grid"] for row in nsys.read(export.write(path)).timeline][-2:] == ["8,1,1", None]
-
-
 @pytest.mark.parametrize("table", ["META_DATA_EXPORT", "EXPORT_META_DATA", None])
 def test_version_tables(path, table):
     export = one_point()
@@ -225,13 +220,15 @@ TIMELESS = "operations without usable times were left out"
 def test_operations_that_make_no_sense_or_stand_there_twice_are_counted(
     path, operations, kept, problem
 ):
-    export = one_point()
+    export = one_point().range(500, 400, "decode/B1").range(-5, 10, "decode/B1")
     once = nsys.read(export.write(path)).timeline
     for number, (start, end) in enumerate(operations):
         export.kernel(start, end, 1 if "twice" in problem else 5 + number)
     trace = nsys.read(export.write(path.with_name("more.sqlite")))
     assert len(trace.timeline) == kept and problem in trace.problems
     assert "twice" not in problem or trace.timeline == once
+    assert len(trace.ranges) == 1
+    assert "2 NVTX ranges without usable times were left out" in trace.problems
 
 
 @pytest.mark.parametrize(("lacks", "of_device"), [("deviceId", False), ("streamId", True)])
@@ -243,10 +240,12 @@ def test_a_gap_is_null_where_an_operation_does_not_say_where_it_ran(tmp_path, la
     assert any(f"1 operations without a {what}" in problem for problem in trace.problems)
 
 
-def test_dimensions_that_no_gpu_launches_are_null(tmp_path):
+def test_dimensions_that_no_gpu_launches_or_are_no_whole_numbers_are_null(tmp_path):
     export = Export().kernel(100, 200, 1, blockY=0).kernel(300, 400, 2, gridY=1 << 40)
+    export.kernel(500, 510, 3, gridX=8).kernel(520, 530, 4, gridX=8.0)  # though an equal one is
     rows = nsys.read(export.write(tmp_path / "a.sqlite")).timeline
-    assert [(row["grid"], row["block"]) for row in rows] == [("8,1,1", None), (None, "128,1,1")]
+    assert [row["grid"] for row in rows] == ["8,1,1", None, "8,1,1", None]
+    assert [row["block"] for row in rows] == [None, *["128,1,1"] * 3]
 
 
 @settings(max_examples=60, deadline=None)
@@ -283,13 +282,6 @@ NOT_EXPORTS = {
     "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
     "header": (b"SQLite format 3\0" + bytes(20), "truncated"),
 }
-
-
-def test_ranges_that_end_before_they_start_are_counted(path):
-    export = one_point().range(500, 400, "decode/B1").range(-5, 10, "decode/B1")
-    trace = nsys.read(export.write(path))
-    assert len(trace.ranges) == 1
-    assert "2 NVTX ranges without usable times were left out" in trace.problems
 
 
 SECOND = 1_000_000_000

@@ -84,11 +84,10 @@ def test_what_the_driver_does_not_tell_is_not_known_to_be_calm(after, throttled)
 
 @pytest.mark.parametrize("status", ["skipped", "error", "lost", "wrong"])
 def test_points_that_have_no_times_have_nulls(status):
-    record = {"point": "p", "target": "t", "params": {}, "status": status, "reason": "why"}
-    row = timing.flatten(record)
-    table = build("timing", [{"report": "r", "batch": "b", "run": 0, **row}]).to_pylist()[0]
-    assert table["reason"] == "why"
-    assert table["cold_us"] is None and table["flops"] is None and table["throttled"] is None
+    row = timing.flatten({"point": "p", "target": "t", "status": status, "reason": "why"})
+    (stored,) = build("timing", [{"report": "r", "batch": "b", "run": 0, **row}]).to_pylist()
+    assert stored["reason"] == "why"
+    assert stored["cold_us"] is stored["flops"] is stored["throttled"] is None
 
 
 def changed(**values):
@@ -129,14 +128,11 @@ def test_a_malformed_line_is_named_by_its_number(line, words, tmp_path):
     assert "line 2: " in error.value.what and words in error.value.what
 
 
-def test_the_last_record_of_a_point_stands(tmp_path):
+def test_the_last_record_of_a_point_stands_and_samples_are_kept_up_to_a_number(tmp_path):
     path = tmp_path / "timing.jsonl"
     path.write_text(changed(status="error", reason="x", timing=None) + "\n\n" + changed() + "\n")
     (row,) = timing.read(path)
     assert row["status"] == "ok"
-
-
-def test_samples_are_kept_up_to_a_number(tmp_path):
     kept = T | {"n": 400, "samples": [3.0] * KEPT}
     assert timing.flatten(RECORD | {"timing": {"hot": kept}})["hot_n"] == 400
 
@@ -319,12 +315,8 @@ def test_what_a_killed_writer_left_goes_with_the_next(tmp_path):
     """And what one that lives is at work on stays."""
     path = tmp_path / "x.json"
     code = f"from ncuflow.io import replacing\nwith replacing({str(path)!r}) as f: print(f, flush=True); input()"
-    killed, alive = (
-        subprocess.Popen(
-            [sys.executable, "-c", code], cwd=ROOT, text=True, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        ) for _ in range(2)
-    )  # fmt: skip
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
+    killed, alive = (subprocess.Popen([sys.executable, "-c", code], **pipes) for _ in range(2))
     left, used = (Path(process.stdout.readline().strip()) for process in (killed, alive))
     killed.kill()
     killed.wait()
@@ -423,13 +415,16 @@ def test_a_capture_says_with_what_it_was_made_and_what_its_tool_warned_of(eviden
         database.execute("CREATE TABLE DIAGNOSTIC_EVENT (severity INTEGER, text TEXT)")
         database.execute("INSERT INTO DIAGNOSTIC_EVENT VALUES (2, 'Not all CUDA events')")
     database.close()
-    found = {row["tool"]: row for row in tables.collect(root, [folder])["captures"]}
-    assert found["trace"]["warnings"].startswith("cut; nsys: Not all CUDA events")
-    assert (found["trace"]["nsys"], found["trace"]["ncu"]) == ("2026.1", None)
+
+    def captured() -> dict[str, Any]:
+        (row,) = (r for r in tables.collect(root, [folder])["captures"] if r["tool"] == "trace")
+        return row
+
+    assert captured()["warnings"].startswith("cut; nsys: Not all CUDA events")
+    assert (captured()["nsys"], captured()["ncu"]) == ("2026.1", None)
     del written["origin"]  # of a format that did not say
     (folder / "trace.json").write_text(json.dumps(written))
-    found = {row["tool"]: row for row in tables.collect(root, [folder])["captures"]}
-    assert found["trace"]["nsys"] is None
+    assert captured()["nsys"] is None
 
 
 def test_records_of_two_processes_are_not_one_timing(evidence):
@@ -452,10 +447,9 @@ def test_lost_points_are_listed(evidence):
     root, folder = evidence
     record(folder, lost=[{"point": "x/y", "reason": "out of memory"}])
     (lost,) = tables.collect(root, [folder])["lost"]
-    assert lost == {
-        "report": f"{folder.parent.name}/b0/sweep.ncu-rep", "batch": "b0", "tool": "sweep",
-        "point": "x/y", "reason": "out of memory",
-    }  # fmt: skip
+    report = f"{folder.parent.name}/b0/sweep.ncu-rep"
+    whose = {"report": report, "batch": "b0", "tool": "sweep"}
+    assert lost == whose | {"point": "x/y", "reason": "out of memory"}
 
 
 def test_a_report_with_fewer_kernels_than_its_record_is_refused(evidence):
@@ -477,13 +471,12 @@ def test_a_trace_is_held_against_its_record(evidence):
     record(folder, "trace", kernels=counted, unattributed=outside)
     tables.collect(root, [folder])
     some = next(iter(counted))
-    for wrong in (
-        {"kernels": counted | {some: counted[some] + 1}},
-        {"kernels": {p: n for p, n in counted.items() if p != some}},
-        {"kernels": counted | {"rope/other": 5}},
-        {"kernels": counted, "unattributed": outside + 1},
-    ):
-        record(folder, "trace", **wrong)
+    more, less = (
+        counted | {some: counted[some] + 1},
+        {p: n for p, n in counted.items() if p != some},
+    )
+    for kernels in (more, less, counted | {"rope/other": 5}, counted):
+        record(folder, "trace", kernels=kernels, unattributed=outside + (kernels is counted))
         with pytest.raises(BadInput, match="its capture record says"):
             tables.collect(root, [folder])
 
@@ -583,9 +576,7 @@ def test_a_clock_is_one_that_a_gpu_can_have(clock: str, most: float) -> None:
 @pytest.mark.parametrize(
     ("host", "known"), [(9.0, True), (10.0, False), (16.0, False), (None, True)]
 )
-def test_a_sustained_time_that_is_the_pace_of_the_host_is_not_read(
-    host: float | None, known: bool
-) -> None:
+def test_a_sustained_time_that_is_the_pace_of_the_host_is_not_read(host, known) -> None:
     """Early records hold one wherever the call is shorter than a cold launch (18 µs here)."""
     times = {"cold": 18.0, "hot": 10.0, "sustained": 17.0, "host": host}
     series = {

@@ -24,10 +24,10 @@ def kernel(issued, stalls, rules=()):
     return {"metrics": {"issue_active": issued}, "stalls": stalls, "rules": list(rules)}
 
 
-@given(
-    issued=st.floats(0, 1),
-    ratios=st.dictionaries(st.sampled_from(REASONS), st.floats(1e-3, 1e3), min_size=1),
-)
+RATIOS = st.dictionaries(st.sampled_from(REASONS), st.floats(1e-3, 1e3), min_size=1)
+
+
+@given(issued=st.floats(0, 1), ratios=RATIOS)
 def test_issued_and_all_reasons_add_up_to_one(issued, ratios):
     tree = waits.stall_tree(kernel(issued, [stall(r, v) for r, v in ratios.items()]))
     leaves = [reason.share for group in tree.groups for reason in group.reasons]
@@ -114,12 +114,8 @@ def rule(name, kind="optimization", gain=None, scope="local"):
 
 
 def test_advice_is_of_the_whole_kernel_first_and_leaves_out_what_always_fires():
-    fired = [
-        rule("Local", gain=90.0),
-        rule("Global", gain=20.0, scope="global"),
-        rule("Global", gain=10.0, scope="global"),
-        rule("MemoryL2Compression", gain=99.0, scope="global"),
-        rule("Fine", kind="ok", gain=99.0),
-    ]
+    fired = [rule("Local", gain=90.0), rule("Fine", kind="ok", gain=99.0)]
+    for name, gain in (("Global", 20.0), ("Global", 10.0), ("MemoryL2Compression", 99.0)):
+        fired.append(rule(name, gain=gain, scope="global"))
     found = waits.advice(kernel(0.5, [], fired), most=3)
     assert [(r["rule"], r["speedup_pct"]) for r in found] == [("Global", 20.0), ("Local", 90.0)]

@@ -86,18 +86,13 @@ def test_rows_of_a_cluster_have_no_rule():
     assert hopper["points"][0]["problems"] == [said]
 
 
-def test_points_of_another_architecture_are_skipped():
-    found = results(load("prefill"), [{"backend": ["fa3"]}], stored("8.0"), A100)
-    (point,) = found["points"]
+def test_points_of_another_architecture_are_skipped_and_what_was_not_compiled_is_named():
+    (point,) = results(load("prefill"), [{"backend": ["fa3"]}], stored("8.0"), A100)["points"]
     assert point["status"] == "skipped" and "9.0" in point["reason"]
     assert point["kernels"] == []
-
-
-def test_a_kernel_that_was_not_compiled_is_named():
     facts = stored("8.0")
     without = replace(facts, content=facts.content | {"kernels": []})
-    found = results(load("decode"), [{}], without, A100)
-    (point,) = found["points"]
+    (point,) = results(load("decode"), [{}], without, A100)["points"]
     assert "not compiled: flashinfer::BatchDecodeWithPagedKVCacheKernel<" in point["problems"][0]
     assert point["measurement"]["grid_size"] is None
 
@@ -143,17 +138,13 @@ def test_intervals_cover_what_they_promise():
     assert COVERED - 0.07 < sum(inside) / len(inside) < 1
 
 
-def test_a_point_is_predicted_by_the_others():
+def test_a_point_is_predicted_by_the_others_and_a_kernel_that_was_not_measured_is_not():
     cases = made()
     wrong = replace(cases[0], measured_us=100 * cases[0].measured_us)
     model = Model([wrong, *cases[1:]])
     assert model.us(wrong, wrong.point) == pytest.approx(cases[0].measured_us, rel=0.01)
-
-
-def test_a_kernel_that_was_not_measured_is_not_predicted():
-    model = Model(made())
-    assert model.us(replace(made()[0], target="another")) is None
-    assert model.predict([replace(made()[0], target="another")], model.residuals) == []
+    other = replace(cases[0], target="another")
+    assert model.us(other) is None and model.predict([other], model.residuals) == []
 
 
 def test_points_of_latency_have_an_interval_of_their_own():
@@ -193,10 +184,9 @@ def test_what_a_launch_reads_passes_dram_whatever_l2_holds(rmsnorm):
     assert predict.cases([unknown], 3.0)[0][0].least_us < one.least_us
 
 
-def test_the_width_of_an_interval_is_never_less_than_what_was_seen():
-    assert width([0.1]) == 0.1
-    assert width([*[0.1] * 95, *[-0.5] * 5]) == 0.1
-    assert width([*[0.1] * 85, *[-0.5] * 15]) == 0.5
+@pytest.mark.parametrize(("few", "found"), [(0, 0.1), (5, 0.1), (15, 0.5)])
+def test_the_width_of_an_interval_is_never_less_than_what_was_seen(few, found):
+    assert width([*[0.1] * (100 - few), *[-0.5] * few]) == found
 
 
 SIDES = {"NVIDIA H200": 1 / 4.8, "NVIDIA H100 80GB HBM3": 1 / 3.35}

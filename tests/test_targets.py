@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -461,7 +462,7 @@ def page_append(beside: Callable[[str, str], None]) -> Target:
     return load("page_append")
 
 
-def test_the_documented_target_works(page_append: Target) -> None:
+def test_the_documented_target_works(page_append: Target, tmp_path: Path) -> None:
     assert list(known())[-1] == "page_append"
     blocks = yaml.safe_load(example("block: page_append"))["page_append"]
     found = sweep.points(page_append, blocks)
@@ -469,6 +470,14 @@ def test_the_documented_target_works(page_append: Target) -> None:
     assert found[0].id == "page_append/B1_L1_K8_D128_P16_f16"
     assert page_append.work(found[0].params).bytes == 2 * 2 * 8 * 128 * 2 + 8
     assert page_append.skip(found[0].params, H200) is None
+    # The documented way to try it plans the point.
+    line = re.search(r"python -m ncuflow plan (.*)", (ROOT / "docs/adding-a-target.md").read_text())
+    assert line
+    *arguments, _ = shlex.split(line[1])
+    assert dispatch(["plan", *arguments, str(tmp_path / "points.json")]) == 0
+    (point,) = json.loads((tmp_path / "points.json").read_text())
+    assert point["id"] == "page_append/B32_L512_K8_D128_P16_f16"
+    assert point["params"]["batch"] == 32
 
 
 def test_every_part_of_a_target_is_documented() -> None:
@@ -482,17 +491,6 @@ def test_every_part_of_a_target_is_documented() -> None:
     assert sorted(named) == sorted([*said, *own - {"about", "file"}])  # which reading the file sets
     for part in parts:
         assert f"`{part.__name__.lower()}={part.__name__}(…)`" in text
-
-
-def test_the_documented_way_to_try_it_plans_the_point(page_append: Target, tmp_path: Path) -> None:
-    line = re.search(r"python -m ncuflow plan (.*)", (ROOT / "docs/adding-a-target.md").read_text())
-    assert line
-    arguments = shlex.split(line[1])
-    arguments[-1] = str(tmp_path / "points.json")
-    assert dispatch(["plan", *arguments]) == 0
-    (point,) = json.loads((tmp_path / "points.json").read_text())
-    assert point["id"] == "page_append/B32_L512_K8_D128_P16_f16"
-    assert point["params"]["batch"] == 32
 
 
 @pytest.fixture
@@ -584,6 +582,15 @@ def test_a_file_that_is_no_target_is_one_clear_error(
         known()
 
 
+def test_two_targets_of_one_name_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(ROOT / "targets/rope.py", tmp_path)
+    monkeypatch.setenv(FOLDERS, str(tmp_path))
+    with pytest.raises(ValueError, match=r"rope\.py: there is a kernel target rope already"):
+        known()
+
+
 MINE = """
 from ncuflow.target.contract import Target, Work
 from ncuflow.target.source import Source, Symbol
@@ -619,15 +626,6 @@ def test_a_kernel_that_is_not_flashinfers_needs_no_symbol_of_it(
         ("kTile", ["64"], "elements of a tile"), ("T", ["fp32"], "element type")
     ]  # fmt: skip
     assert parameter_tables([point], Decoder(), []) == []
-
-
-def test_two_targets_of_one_name_are_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "rope.py").write_text((ROOT / "targets/rope.py").read_text())
-    monkeypatch.setenv(FOLDERS, str(tmp_path))
-    with pytest.raises(ValueError, match=r"rope\.py: there is a kernel target rope already"):
-        known()
 
 
 # --- references against the formulas, in NumPy's double precision ------------------------------
