@@ -140,11 +140,8 @@ class Frames:
         built = schema.build(table, rows)
         frame = built.drop_columns([n for n in ("report", "batch") if n in built.column_names])
         out: pd.DataFrame = frame.to_pandas(types_mapper=types.get).set_index(index)
-        units = {
-            field.name: field.metadata[b"unit"].decode()
-            for field in built.schema
-            if field.name in out.columns and field.metadata
-        }
+        about = schema.columns(table)
+        units = {name: about[name].unit for name in out.columns}
         out.attrs = {"units": units, "tier": profiled.RECORDED, "file": str(self.path)}
         return out
 

@@ -259,6 +259,12 @@ def ended(command: Callable[[], int]) -> int:
         sys.stdout.flush()
     except CommandError as error:
         status = tell(str(error), error.code)
+    except ModuleNotFoundError as error:
+        if (missing := (error.name or "").partition(".")[0]) in ("", "ncuflow"):
+            raise
+        from ncuflow.origin import remedy
+
+        status = tell(f"the package {missing} is missing: {remedy(missing)}", 1)
     except BrokenPipeError:
         status = 128 + 13  # SIGPIPE, by its number: Windows has no such signal
     except OSError as error:

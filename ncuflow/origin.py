@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,6 +23,24 @@ def package_version(*names: str) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+def remedy(module: str) -> str:
+    """The command that installs a module that is missing: the packages of the first extra of ours which brings it."""
+    name = module.partition(".")[0].replace("_", "-")
+    try:
+        asked = importlib.metadata.requires("ncuflow") or []
+    except importlib.metadata.PackageNotFoundError:  # a checkout that is not installed
+        asked = []
+    extras: dict[str, list[str]] = {}
+    for one in asked:
+        wanted, _, condition = one.partition(";")
+        if found := re.search(r'extra == "(\w+)"', condition):
+            extras.setdefault(found[1], []).append(wanted.strip())
+    brings = re.compile(rf"{re.escape(name)}(-python)?(?![\w.-])")
+    packages = next((some for some in extras.values() if any(map(brings.match, some))), [name])
+    ours = [one for one in packages if not one.startswith("ncuflow[")]
+    return f"pip install {shlex.join(ours)}"
 
 
 def cutlass_dsl() -> str | None:

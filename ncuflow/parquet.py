@@ -6,19 +6,20 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet
+from typing import TYPE_CHECKING, Any
 
 from ncuflow.io import replacing
 from ncuflow.model import Row
 
+if TYPE_CHECKING:  # what reads a report does without it
+    import pyarrow as pa
+
 
 def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
     """Write `path` (.parquet) and the same rows as .csv beside it, each atomically."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
     parquet = Path(path)
     with replacing(parquet) as temporary:
         pyarrow.parquet.write_table(table, temporary, compression="zstd")
@@ -28,6 +29,8 @@ def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
 
 def read_table(path: str | os.PathLike[str]) -> list[Row]:
     """The rows of a `.parquet`."""
+    import pyarrow.parquet
+
     # pyarrow.parquet.read_table would import pandas, which takes half a second.
     with pyarrow.parquet.ParquetFile(path) as file:
         rows: list[Row] = file.read().to_pylist()
@@ -36,6 +39,8 @@ def read_table(path: str | os.PathLike[str]) -> list[Row]:
 
 def read_columns(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, list[Any]]:
     """The values of some columns of a `.parquet`: of a large table a fraction of the memory of its rows."""
+    import pyarrow.parquet
+
     with pyarrow.parquet.ParquetFile(path) as file:
         columns: dict[str, list[Any]] = file.read(columns=list(names)).to_pydict()
     return columns
@@ -44,6 +49,9 @@ def read_columns(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str
 def _flat(table: pa.Table) -> pa.Table:
     """The same table with list columns as JSON text, for CSV has no lists, and no cell that a spreadsheet
     would take for a formula."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     for index, field in enumerate(table.schema):
         if pa.types.is_list(field.type):
             texts = [None if v is None else json.dumps(v) for v in table.column(index).to_pylist()]

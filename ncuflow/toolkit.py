@@ -21,7 +21,9 @@ def tool(name: str) -> str:
     folders += [f"{folder}/nvidia/cu13/bin" for folder in sys.path]
     found = shutil.which(name, path=os.pathsep.join(folders))
     if found is None:
-        raise CaptureError(f"{name}: not found; pip install 'ncuflow[static]' brings it")
+        raise CaptureError(
+            f"{name}: not found; `pip install '.[static]'` in a checkout of ncuflow brings it"
+        )
     return found
 
 

@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-import pyarrow as pa
-import pyarrow.compute as pc
+from ncuflow.model import TABLES, About
 
-from ncuflow.model import TABLES
-
-ARROW: dict[Any, pa.DataType] = {
-    str: pa.string(),
-    int: pa.int64(),
-    float: pa.float64(),
-    bool: pa.bool_(),
-    list[float]: pa.list_(pa.float64()),
-}
+if TYPE_CHECKING:  # what reads a report does without it
+    import pyarrow as pa
 
 
 def row(table: str) -> str:
@@ -28,16 +20,30 @@ def row(table: str) -> str:
 
 
 @cache
+def columns(table: str) -> Mapping[str, About]:
+    """What each column of a table holds, in their order."""
+    return {name: about for name, (_, about) in _hints(table).items()}
+
+
+def _hints(table: str) -> dict[str, tuple[Any, About]]:
+    hints = [get_type_hints(record, include_extras=True) for record in TABLES[table]]
+    return {name: get_args(hint)[:2] for h in hints for name, hint in h.items()}
+
+
+@cache
 def schema(table: str) -> pa.Schema:
     """Columns of a table in their order; meaning, unit and source of each are its field's metadata."""
-    hints = [get_type_hints(record, include_extras=True) for record in TABLES[table]]
-    return pa.schema([_field(name, hint) for h in hints for name, hint in h.items()])
+    import pyarrow as pa
 
-
-def _field(name: str, hint: Any) -> pa.Field:
-    kind, about, *_ = get_args(hint)
-    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    return pa.field(name, ARROW[kinds[0]], NoneType in kinds, vars(about))
+    arrow = {
+        str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(),
+        list[float]: pa.list_(pa.float64()),
+    }  # fmt: skip
+    fields = []
+    for name, (kind, about) in _hints(table).items():
+        kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+        fields.append(pa.field(name, arrow[kinds[0]], NoneType in kinds, vars(about)))
+    return pa.schema(fields)
 
 
 def build(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
@@ -45,6 +51,8 @@ def build(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
 
     Raises ValueError where a value does not fit its column.
     """
+    import pyarrow as pa
+
     try:
         built = pa.Table.from_pylist(list(rows), schema(table))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
@@ -59,6 +67,9 @@ def check(name: str, table: pa.Table) -> None:
     That is where its columns or their types are others, where null stands in a column that may not
     hold it, and where NaN or infinity stands anywhere.
     """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     if not table.schema.equals(schema(name)):
         raise ValueError(f"table {name}: its columns are not those of the schema")
     for column, field in zip(table.columns, schema(name), strict=True):

@@ -312,9 +312,9 @@ COUNTED = {
 }
 TIMED = {
     **{
-        field.name: _column(field.metadata[b"unit"].decode(), field.name)
-        for field in schema.schema("timeline")
-        if field.metadata[b"unit"]
+        name: _column(about.unit, name)
+        for name, about in schema.columns("timeline").items()
+        if about.unit
     },
     **{f"{what}_ns": _column("ns", "duration_ns") for what in ("total", "median", "min", "max")},
 }

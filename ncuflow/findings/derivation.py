@@ -115,12 +115,11 @@ def _steps_of_operation(trace: nsys.Trace, index: int, name: str) -> Iterator[Tr
     yield _head(
         f"{named}#{index} {row['name']}  ({trace.devices.get(row['device'])}, tier {profiled.RECORDED})"
     )
-    about = schema.schema("timeline").field(name).metadata[b"meaning"].decode()
-    unit = schema.schema("timeline").field(name).metadata[b"unit"].decode()
-    said = f"{name} = {row[name]} {unit}".rstrip()
+    about = schema.columns("timeline")[name]
+    said = f"{name} = {row[name]} {about.unit}".rstrip()
     yield TraceStep(
-        depth=0, said=f"{said}   [nsys: {about}]", name=name, value=row[name], unit=unit, source="nsys",
-        formula=about, report=named, kernel=index,
+        depth=0, said=f"{said}   [nsys: {about.meaning}]", name=name, value=row[name], unit=about.unit,
+        source="nsys", formula=about.meaning, report=named, kernel=index,
     )  # fmt: skip
 
 

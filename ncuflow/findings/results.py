@@ -9,9 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from ncuflow.evidence.provenance import load_provenance, of_captures
 from ncuflow.findings import ceilings
@@ -34,6 +32,9 @@ from ncuflow.model import (
 from ncuflow.parquet import read_columns, read_table, write_table
 from ncuflow.record import Series, places
 from ncuflow.target.contract import known
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def read(tables: Path, name: str) -> list[Any]:
@@ -206,6 +207,8 @@ def _times(row: Row) -> Any:
 
 def table_of(found: Results) -> pa.Table:
     """The measurement rows of all points as a table."""
+    import pyarrow as pa
+
     kinds = {"text": pa.string(), "int": pa.int64(), "float": pa.float64()}
     schema = pa.schema([pa.field(column.name, kinds[column.kind]) for column in COLUMNS])
     return pa.Table.from_pylist([point["measurement"] for point in found["points"]], schema=schema)

@@ -4,7 +4,7 @@ A *run* is one process that timed every point; a *side* is the list of its runs.
 run share clocks and placement, and two runs of one binary differ by more than their own spread
 says. So where a side was repeated, the run is the unit: its median is one observation, and the
 variance between runs, which few repeats estimate badly, is moderated across points (Smyth 2004, an
-F distribution fitted by scipy). Where nothing was repeated, launches are all there is:
+F distribution fitted by scipy, which only this needs). Where nothing was repeated, launches are all there is:
 Mann-Whitney's test, the bootstrap standard error of the median, and a floor that stands for the
 variation between runs that was not measured.
 """
@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
-from math import exp, expm1, log, log1p
-from statistics import median
+from math import erfc, exp, expm1, lgamma, log, log1p, sqrt
+from statistics import NormalDist, median
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
-from scipy import stats
 
 from ncuflow.record import Change, Count, Measure
 
@@ -131,13 +131,22 @@ def decide(found: Sequence[Estimate], alpha: float, threshold: float) -> list[Es
     everything else.
     """
     tested = [i for i, e in enumerate(found) if e.p is not None]
-    q_values = stats.false_discovery_control([found[i].p for i in tested]) if tested else []
+    q_values = _corrected([e.p for e in found if e.p is not None])
     corrected = dict(zip(tested, q_values, strict=True))
     out = []
     for i, estimate in enumerate(found):
-        q = float(corrected[i]) if i in corrected else None
+        q = corrected.get(i)
         out.append(replace(estimate, q=q, verdict=_verdict(estimate, q, alpha, threshold)))
     return out
+
+
+def _corrected(p_values: Sequence[float]) -> list[float]:
+    """Benjamini and Hochberg's q of each p."""
+    order = np.argsort(p_values)[::-1]
+    ranks = np.arange(len(order), 0, -1)
+    q = np.empty(len(order))
+    q[order] = np.minimum.accumulate(np.asarray(p_values)[order] * len(order) / ranks)
+    return [float(one) for one in np.clip(q, 0, 1)]
 
 
 def _verdict(e: Estimate, q: float | None, alpha: float, threshold: float) -> str:
@@ -187,6 +196,8 @@ def _prior(own: Sequence[tuple[float, int]]) -> Prior:
     variances = [variance for variance, own_df in own if own_df == df]
     if len(variances) < FEWEST_POINTS:
         return Prior()
+    from scipy import stats  # a second of its own
+
     _, prior_df, _, variance = stats.f.fit(variances, fdfn=df, floc=0)
     if not (np.isfinite(prior_df) and np.isfinite(variance) and variance > 0):
         return Prior(float(np.median(variances)), MOST_PRIOR_DF)
@@ -205,6 +216,8 @@ def _by_runs(
     """Moderated t-test on the log medians of the runs."""
     if not medians:
         return []
+    from scipy import stats
+
     change = np.array([_change(pair) for pair in medians])
     variance, df = (np.array(column, dtype=float) for column in zip(*own, strict=True))
     weight = np.array([sum(1 / len(side) for side in pair) for pair in medians])
@@ -239,15 +252,47 @@ def _by_samples(sides: Sequence[tuple[Runs, Runs]], alpha: float) -> list[Found]
 
 
 def _launches(base: Floats, head: Floats, alpha: float) -> list[Found]:
-    p = stats.mannwhitneyu(base, head, axis=-1, method="asymptotic").pvalue
-    # Maritz and Jarrett's estimator: the bootstrap standard error of a median, without resampling.
+    p = [_mann_whitney(*pair) for pair in zip(base, head, strict=True)]
     middles = [np.median(side, axis=-1, keepdims=True) for side in (base, head)]
     centred = (base - middles[0], head - middles[1])  # it squares: keep what differs
-    errors = [np.asarray(stats.mstats.mjci(side, prob=[0.5], axis=1))[:, 0] for side in centred]
+    errors = [_median_error(side) for side in centred]
     change = (middles[1] - middles[0])[:, 0]
-    half = stats.norm.ppf(1 - alpha / 2) * np.maximum(np.hypot(*errors), TIMER_STEP)
-    p = np.nan_to_num(p, nan=1.0)  # all samples equal
-    return list(zip(p.tolist(), (change - half).tolist(), (change + half).tolist(), strict=True))
+    half = NormalDist().inv_cdf(1 - alpha / 2) * np.maximum(np.hypot(*errors), TIMER_STEP)
+    return list(zip(p, (change - half).tolist(), (change + half).tolist(), strict=True))
+
+
+def _mann_whitney(base: Floats, head: Floats) -> float:
+    """The two-sided p of its normal approximation, with corrections for ties and continuity; 1 where all samples are equal."""
+    n, m = len(base), len(head)
+    _, place, ties = np.unique(
+        np.concatenate([base, head]), return_inverse=True, return_counts=True
+    )
+    ranks = np.cumsum(ties) - (ties - 1) / 2  # of equal samples their mean
+    u = float(ranks[place[:n]].sum()) - n * (n + 1) / 2
+    total = n + m
+    tied = float((ties.astype(float) ** 3 - ties).sum()) / (total * (total - 1))
+    spread = sqrt(n * m / 12 * (total + 1 - tied))
+    return (
+        min(1.0, erfc((max(u, n * m - u) - n * m / 2 - 0.5) / spread / sqrt(2))) if spread else 1.0
+    )
+
+
+def _median_error(sides: Floats) -> Floats:
+    """Maritz and Jarrett's standard error of the median of each row: the bootstrap's, without resampling."""
+    weights = _median_weights(sides.shape[1])
+    ordered = np.sort(sides, axis=1)
+    return np.asarray(np.sqrt(np.maximum(ordered**2 @ weights - (ordered @ weights) ** 2, 0)))
+
+
+@cache
+def _median_weights(n: int) -> Floats:
+    """The chance that each of n ordered samples is the bootstrap's median: a beta density over its n-th part of 0 to 1."""
+    middle = int(n / 2 + 0.5)
+    a, b = middle - 1, n - middle
+    nodes, parts = np.polynomial.legendre.leggauss(8)
+    x = (np.arange(n)[:, None] + (nodes + 1) / 2) / n
+    density = (a - 1) * np.log(x) + (b - 1) * np.log1p(-x) + lgamma(a + b) - lgamma(a) - lgamma(b)
+    return np.asarray(np.exp(density) @ parts / (2 * n))
 
 
 def of_launches(

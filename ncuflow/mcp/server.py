@@ -24,14 +24,11 @@ tried."""
 
 
 def made(root: Root) -> Any:
-    """The server (`mcp.server.mcpserver.MCPServer`) with its tools. Raises CommandError where `mcp` is not installed."""
-    try:
-        from mcp.server.mcpserver import MCPServer
-        from mcp.server.mcpserver.exceptions import ToolError
-        from mcp.server.mcpserver.tools import Tool
-        from mcp.types import ToolAnnotations
-    except ImportError:
-        raise CommandError("the package mcp is missing: pip install 'ncuflow[mcp]'") from None
+    """The server (`mcp.server.mcpserver.MCPServer`) with its tools. Raises ModuleNotFoundError where `mcp` is not installed."""
+    from mcp.server.mcpserver import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.server.mcpserver.tools import Tool
+    from mcp.types import ToolAnnotations
 
     class StrictTool(Tool):  # type: ignore[misc, unused-ignore]
         """A tool that refuses an argument which it does not have: who misspelt one would take the answer for another's."""

@@ -14,8 +14,6 @@ from math import expm1, log, sqrt
 from statistics import fmean, stdev
 from typing import Literal
 
-from scipy import stats
-
 from ncuflow.race.record import Relative
 
 ALPHA = 0.05  # of a run: the chance that it calls a change slower or faster that is neither
@@ -96,4 +94,6 @@ def interval(ratios: Sequence[float], alpha: float) -> Interval:
 
 @cache
 def _quantile(freedom: int, alpha: float) -> float:
+    from scipy import stats  # a second of its own
+
     return float(stats.t.ppf(1 - alpha / 2, freedom))

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from ncuflow.format import with_unit
 from ncuflow.gpu.table import product, table
 from ncuflow.io import BadInput, scratch
 from ncuflow.model import Ceilings, Results
+from ncuflow.origin import remedy
 from ncuflow.step.record import NearestPoint, RoofOfLaunch
 from ncuflow.target.contract import Target
 from ncuflow.target.launch import Params
@@ -42,10 +45,21 @@ class Reference:
             self.read[target] = self._results(target) if self.folder and self.made else None
         return self.read[target]
 
+    @cached_property
+    def missing(self) -> str | None:
+        """How to install what makes results of a recording; None where it is here."""
+        if self.folder is None or not locate.is_recording(self.folder):
+            return None
+        try:
+            import_module("pyarrow")
+        except ModuleNotFoundError:
+            return remedy("pyarrow")
+        return None
+
     def _results(self, target: str) -> Results | None:
         assert self.folder and self.made
         if locate.is_recording(self.folder):
-            if target not in manifest.read(self.folder).targets:
+            if self.missing or target not in manifest.read(self.folder).targets:
                 return None
             locate.make_results(self.folder, [target], self.made)
         path = self.made / "results" / f"{target}{stored.SUFFIX}"

@@ -154,6 +154,8 @@ class Summary:
             found.append(
                 f"no recording of a {self.gpu} is here: ceilings are its datasheet's (`--recording` names one)"
             )
+        if self.held.missing:
+            found.append(f"points of {self.held.name} are not beside it: {self.held.missing}")
         if lost := self._unseen():
             found.append(
                 f"{lost} kernel launches without a kernel: captured into a graph, left out of what was read, or not "

@@ -1,4 +1,4 @@
-"""Answer programs over the Model Context Protocol, on standard input and output: `pip install 'ncuflow[mcp]'`.
+"""Answer programs over the Model Context Protocol, on standard input and output; it needs the package mcp.
 
     ncuflow mcp [--root FOLDER]                 reports, outputs and recordings below FOLDER (default: this one)
     ncuflow mcp --root FOLDER --allow-run       also compiles and runs: changes of FlashInfer (`ncuflow try`), choices of it

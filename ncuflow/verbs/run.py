@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from importlib.util import find_spec
 from itertools import takewhile
 from typing import Annotated, NoReturn
 
@@ -27,11 +28,14 @@ NUMBER = re.compile(r"-[jc]")
 
 
 def command(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> NoReturn:
-    """Become Snakemake.
+    """Become Snakemake. Raises ModuleNotFoundError where it, or what the rules import, is not installed.
 
     Args:
         words: TARGET… [-- OPTIONS], as for snakemake
     """
+    for module in ("snakemake", "pyarrow", "scipy", "matplotlib"):
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(name=module)
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(resource("Snakefile"))]
     os.execve(sys.executable, [*command, *arguments([*words])], python_environment(os.environ))
 

@@ -1,0 +1,65 @@
+"""What reads a report loads little: a laptop without the pipeline's packages has all that it needs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+READERS = ("show", "explain", "view", "step", "compare", "trace", "targets", "mcp")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+HEAVY = [re.match(r"[\w-]+", one)[0] for one in PROJECT["optional-dependencies"]["pipeline"]]
+REPORT = ROOT / "tests/data/rmsnorm_set_full.ncu-rep.xz"
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> dict[str, str]:
+    """The environment of a Python that cannot import what only the pipeline brings."""
+    for name in HEAVY:
+        (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError({name!r}, name={name!r})")
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+
+
+def run(bare: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *words]
+    return subprocess.run(command, env=bare, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("verb", READERS)
+def test_a_verb_that_reads_imports_nothing_of_the_pipeline(bare: dict[str, str], verb: str) -> None:
+    done = run(bare, "-c", f"import sys, ncuflow.verbs.{verb}; print(len(sys.modules))")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 650
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show", REPORT),
+        ("explain", REPORT),
+        ("view", REPORT, "--out", "page.html"),
+        ("compare", REPORT, REPORT),
+        ("step", ROOT / "tests/data/engine/trace.json.xz"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_report_is_read_without_the_pipeline(
+    bare: dict[str, str], tmp_path: Path, words: tuple[object, ...]
+) -> None:
+    given = [str(tmp_path / one) if one == "page.html" else str(one) for one in words]
+    done = run(bare, "-m", "ncuflow", *given)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_needs_the_pipeline_says_how_to_install_it(bare: dict[str, str]) -> None:
+    done = run(bare, "-m", "ncuflow", "compare", *["recordings/h200/0.6.18/versions"] * 2)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"error: the package pyarrow is missing: pip install .*pyarrow.*\n", done.stderr
+    )
