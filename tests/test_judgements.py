@@ -448,3 +448,29 @@ def test_what_could_save_most_is_bounded_by_a_mechanism(recorded: Recorded) -> N
         rows = to_try({name: target_section(recorded(recording, name)) for name in targets})
         bounds = [bool(row["bound"]) for row in rows if row["group"] == UNTRIED]
         assert some(bounds)[0] and bounds == sorted(bounds, reverse=True)
+
+
+def test_bytes_that_pass_dram_beyond_those_needed_have_a_cause(recorded: Recorded) -> None:
+    told = {}
+    for recording, target in SHIPPED:
+        for row in target_section(recorded(recording, target))["moved_more"]:
+            assert row["m"]["moved_ratio"] > 1.5 and row["why"], row["id"]
+            told[row["id"]] = row["why"]
+    split = {name for name, why in told.items() if why.startswith("the states of the split")}
+    assert any("tinygemm" in name and "read again" in why for name, why in told.items())
+    for recording, target in SHIPPED:
+        points = recorded(recording, target)["points"]
+        assert all(p["measurement"]["merge_pct"] for p in points if p["point"] in split)
+
+
+def test_each_kernel_of_a_call_has_its_share_and_its_limit(recorded: Recorded) -> None:
+    """The merge is not prefill: of the point that launches most kernels each is told."""
+    told = set()
+    for recording, target in SHIPPED:
+        points = [p for p in recorded(recording, target)["points"] if p["status"] == "ok"]
+        if call := guide_kernels.calls(points):
+            most = max(len(p["kernels"]) for p in points)
+            assert len(call["rows"]) == most and all(row["limited"] for row in call["rows"])
+            assert sum(row["share"] for row in call["rows"]) == pytest.approx(1)
+            told.add(target)
+    assert {"decode", "prefill"} <= told
