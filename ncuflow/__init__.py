@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ncuflow.api import Frames as Frames
     from ncuflow.api import read as read
 
+__version__ = "0.1.0"
+
 # What a notebook asks for, by the module that has it; a package is called as it is.
 NOTEBOOK = {
     "Frames": "ncuflow.api",

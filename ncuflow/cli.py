@@ -18,6 +18,7 @@ from textwrap import wrap
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, NoReturn, cast
 
+from ncuflow import __version__
 from ncuflow.io import CommandError, UsageError, clean, refused
 
 if TYPE_CHECKING:
@@ -134,8 +135,9 @@ OVERVIEW = """usage: ncuflow COMMAND …
 Measured kernel guides for FlashInfer. `ncuflow COMMAND --help` says more.
 
 options:
-  -h, --help  show this help message and exit
-  --help-all  and what the rules call"""
+  -h, --help  show this help message and exit; `help COMMAND` that of one
+  --help-all  and what the rules call
+  --version   the version of ncuflow"""
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -162,7 +164,12 @@ def dispatch(words: Sequence[str]) -> int:
     if words and words[0] in RENAMED:
         print(f"note: {words[0]} is now `ncuflow {RENAMED[words[0]]}`", file=sys.stderr)
         words = [*RENAMED[words[0]].split(), *words[1:]]
+    if words[:1] == ["help"] and len(words) > 1:
+        words = [*words[1:], "--help"]
     name, rest = named(words)
+    if words[:1] == ["--version"]:
+        print(f"ncuflow {__version__}")
+        return 0
     if name not in COMMANDS:
         return _overview(words)
     module = importlib.import_module(COMMANDS[name][0])
@@ -244,8 +251,11 @@ def _overview(words: Sequence[str]) -> int:
         "\n".join([f"{group}:", *(f"  {name:18}{what}" for name, what in of.items())])
         for group, of in groups.items()
     ]
-    if words and words[0] not in ("-h", "--help", "--help-all"):
-        tell(f"no command {words[0]!r}", 2)
+    if words and words[0] not in ("-h", "--help", "--help-all", "help"):
+        from difflib import get_close_matches
+
+        near = get_close_matches(words[0], [*USER, *RENAMED], 1)
+        tell(f"no command {words[0]!r}" + "".join(f"; did you mean {one!r}?" for one in near), 2)
         print("`ncuflow --help` lists them", file=sys.stderr)
         raise SystemExit(2)
     print(OVERVIEW, *listed, sep="\n\n")

@@ -12,6 +12,7 @@ import pytest
 from command import ncuflow
 from conftest import ROOT, run_python, some
 
+from ncuflow import __version__
 from ncuflow.cli import COMMANDS, PARTS, RENAMED, RULES, USER, dispatch, named
 from ncuflow.verbs import run as workflow
 
@@ -96,8 +97,14 @@ def test_an_older_name_goes_on_and_names_the_new_one(name, capsys):
 
 def test_an_unknown_command_is_bad_usage():
     done = ncuflow("shwo", "x.ncu-rep")
-    said = "error: no command 'shwo'\n`ncuflow --help` lists them\n"
+    said = "error: no command 'shwo'; did you mean 'show'?\n`ncuflow --help` lists them\n"
     assert (done.returncode, done.stderr) == (2, said)
+
+
+def test_help_of_a_command_and_the_version():
+    assert ncuflow("help", "check", "claims").stdout == ncuflow("check", "claims", "--help").stdout
+    assert ncuflow("help").stdout == ncuflow("--help").stdout
+    assert ncuflow("--version").stdout == f"ncuflow {__version__}\n"
 
 
 def test_commands_are_the_only_way_in() -> None:

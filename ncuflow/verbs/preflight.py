@@ -1,6 +1,6 @@
 """Preflight: what is here, what is missing, and what to do about it.
 
-    ncuflow preflight --out environment.json [--ceilings ceilings.json] [--recorded]
+    ncuflow preflight [--out environment.json] [--ceilings ceilings.json] [--recorded]
 
 Works on any machine, exit status 0. A finding that is not "ok" carries a remedy. With --ceilings it measures, too, what
 the GPU reaches, holds its lock meanwhile, and asks whether torch sees the GPU; where that cannot be measured every figure
@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from ncuflow.io import UsageError, write_json
+from ncuflow.io import write_json
 from ncuflow.run.preflight import PreflightAnswer, measured
 from ncuflow.verbs.options import AS_TEXT, Each, Printed
 
@@ -32,15 +32,13 @@ def command(
     """What can be measured here.
 
     Args:
-        out: environment.json; needed without --json
+        out: environment.json
         ceilings: ceilings.json: what the GPU reaches
         recorded: recorded evidence is used, whatever is here
         no_counters: ncu is not run: tier B at best
         probe: with --ceilings: make a tiny profile by ncu, by nsys; may be repeated
         clock_policy: what to record about clocks (default: boost)
     """
-    if out is None and not printed.json:
-        raise UsageError("give --out, or --json")
     result = measured(recorded, clock_policy, not no_counters, ceilings, probe or ())
     if out is not None:
         write_json(out, result)
