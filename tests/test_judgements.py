@@ -410,8 +410,11 @@ def test_every_latency_bound_kernel_of_tensor_instructions_has_a_cause(recorded:
     for recording, target in SHIPPED:
         results = recorded(recording, target)
         found = guide_kernels.waiting(results)
+        of = {point["point"]: point["measurement"] for point in results["points"]}
         for row in found["rows"]:
             told += 1
+            busy = of[row["point"]]["tensor_pipe_pct"] / 100  # of active cycles, by its own counter
+            assert row["takes"] / row["every"] == pytest.approx(busy, rel=0.03), row
             assert row["eligible"] < row["warps"] and row["takes"] < row["every"], row
             assert row["limit"] and row["stall"]
     assert told >= 6
