@@ -28,6 +28,9 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why the point cannot be run; None if it can."""
     if p["qo_heads"] % p["kv_heads"] == 0 and p["prefix"] % p["page_size"]:
         return f"a prefix of {p['prefix']} tokens does not fill its pages of {p['page_size']}"
+    threads = p["qo_heads"] * p["head_dim"] // max(8, p["head_dim"] // 32)
+    if p["variant"] == "cascade" and threads > 1024:
+        return f"its merge takes a block of {threads} threads, of at most 1 024"
     return attention.ungrouped(p)
 
 
@@ -161,7 +164,7 @@ TARGET = Target(
         {"kv_len": 1},
         {"kv_len": p["page_size"] + 1},
         {"prefix": p["page_size"]},
-        {"batch": 3, "qo_heads": 128, "kv_heads": 8, "kv_len": p["page_size"] + 1},
+        {"batch": 3, "qo_heads": 64, "kv_heads": 8, "kv_len": p["page_size"] + 1},
     ],
     stops_tracing=lambda p: attention.STOPS_TRACING["auto"] if p["variant"] == "cascade" else False,
     memory=lambda p: work(p).bytes + attention.WORKSPACE_BYTES,
