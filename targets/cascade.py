@@ -206,14 +206,15 @@ TARGET = Target(
             choice="cascade",
         ),
         Opportunity(
-            what="fa2 for a sequence's own level",
+            what="fa2 for levels that leave fa3's tiles empty",
             shown="over all levels the tensor cores do {flops_tensor_counted} where {flops_analytic} are asked for: fa3's tile "
             "is 128 query rows, and a sequence's own level has one per head",
             where="variant == 'cascade' and main_kernel == 'PrefillWithKVCacheKernel' "
             "and flops_tensor_counted > 4 * flops_analytic",
             symbol=_WRAPPER,
-            change='build the wrapper of the last level with `backend="fa2"`: the constructor leaves it to FlashInfer\'s choice',
-            how="pass a backend on in `cascade.py`, and `ncuflow try` the patch",
+            change="let `plan()` take fa2 for a level whose query rows fill fa3's tiles, or whose tiles the SMs, by less "
+            "than half",
+            trial="cascade-fa2-levels",
         ),
         Opportunity(
             what="flat decode",

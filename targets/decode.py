@@ -422,13 +422,16 @@ TARGET = Target(
             inverted=True,
         ),
         Opportunity(
-            what="chunks of a fixed size for uneven lengths",
-            shown="launch and tail take {tail_pct} of the time, and no KV is split: there are enough blocks, of unequal length",
-            where="cores == 'tensor' and lengths != 'even' and backend != 'fa3' and tail_pct >= 25 and merge_pct == 0",
+            what="shorter chunks for uneven lengths",
+            shown="launch and tail take {tail_pct} of the time: plan() looks for chunks that all run at once, and of unequal "
+            "ones the longest end alone",
+            where="cores == 'tensor' and lengths != 'even' and backend != 'fa3' and tail_pct >= 15 and split == 'auto' "
+            "and launch == 'eager'",
             bound="tail_pct / 100",
             symbol=attention.SPLIT,
-            change="`plan(fixed_split_size=…)`, in pages, of about the mean length",
-            how="time such a plan() beside the usual one: no point of the sweep sets it",
+            change="halve chunks that are more than twice what a place for a block gets on average; without a patch, "
+            "`plan(fixed_split_size=…)`, in pages, which was not timed",
+            trial="decode-uneven-chunks",
         ),
         Opportunity(
             what="only the pages of the window",

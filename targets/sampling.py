@@ -315,7 +315,7 @@ TARGET = Target(
             bound="blocks_pct / 100 * main_pct / 100",
             symbol=Symbol("AirTopPRenormApplyKernel", "air_top_p.cuh"),
             change="share a row out over blocks, as `AirTopPRenormRadixKernel` does, and load vectors",
-            how="change `AirTopPRenormProb`'s grid and the kernel's loops, and `ncuflow try` the patch",
+            trial="top-p-blocks",
         ),
     ),
 )

@@ -16,6 +16,7 @@ from conftest import ROOT, Recorded, some
 from ncuflow.claims import files
 from ncuflow.claims.audit import judge
 from ncuflow.claims.evidence import ClaimEvidence
+from ncuflow.experiments.record import read as read_trials
 from ncuflow.experiments.recorded import advise
 from ncuflow.expression import evaluate, holds
 from ncuflow.findings import jit, stored
@@ -330,6 +331,54 @@ def test_kernels_that_take_longer_under_ncu_are_not_said_to_take_no_longer(
         slow, fast = re.findall(r"decode/\S+", ratio)
         longer = spent(slow) > 1.01 * spent(fast)
         assert ("take no longer" in why) != longer, why
+
+
+@pytest.mark.parametrize(
+    ("recording", "target", "what", "change"),
+    [
+        (f"h200/{NOW}/default", "decode", "shorter chunks for uneven lengths", "decode-uneven-chunks"),
+        (f"h100/{NOW}/default", "decode", "shorter chunks for uneven lengths", "decode-uneven-chunks"),
+        (f"h200/{NOW}/kernels", "sampling", "several blocks a row when top-p is applied", "top-p-blocks"),
+        (f"h200/{NOW}/kernels", "cascade", "fa2 for levels that leave fa3's tiles empty", "cascade-fa2-levels"),
+    ],
+)  # fmt: skip
+def test_a_patch_that_was_faster_stands_in_the_row_that_it_is_one_of(
+    recording: str, target: str, what: str, change: str, recorded: Recorded
+) -> None:
+    results = recorded(recording, target)
+    (one,) = [row for row in rows(recording, target, recorded) if row.opportunity.what == what]
+    here = [t for t in one.elsewhere if t.gpu == results["provenance"]["gpu"]]
+    assert [t.source for t in here] == [f"examples/changes/{change}"] and one.group == "won"
+    (told,) = [r for r in opportunity_rows(results, None) if r["what"] == what]
+    assert "not tried" not in told["brought"] and change in told["brought"]
+
+
+def test_flat_decode_stays_the_advice_and_the_patch_that_turns_it_stands_beside(
+    recorded: Recorded,
+) -> None:
+    """What is installed runs fa3 for each level; with fa2 where fa3's tiles are empty the cascade is ahead of flat decode."""
+    section = target_section(recorded(f"h200/{NOW}/kernels", "cascade"))
+    template = environment().from_string(
+        '{% from "guide/_section.md.j2" import versus with context %}'
+        '{% include "guide/cascade/selection.md.j2" %}'
+    )
+    choices = guide_waits.shown_choices(recorded(f"h200/{NOW}/kernels", "cascade"))
+    (row,) = template.render(C=choices, s=section, provenance={}).strip().splitlines()
+    assert row.startswith("| sequences that share a prefix | flat decode")
+    assert "cascade-fa2-levels" in row
+
+
+def test_no_trial_says_that_its_sides_did_other_work() -> None:
+    """They are one call: of a launch it says how many blocks and instructions there were, behind what explains more."""
+    for path in some(sorted((ROOT / "examples/changes").glob("*/trial*.json.xz"))):
+        (trial,) = read_trials(path)
+        for point in trial.points:
+            told = [cause for cause in point.causes if cause.kind == "other_work"]
+            assert all("work" not in f"{c.what} {c.base}" for c in told), path
+            if told and point.timing:
+                way = 1 if point.timing.change_us > point.timing.base_us else -1
+                most = max(way * (c.delta_us or 0.0) for c in point.causes)
+                assert way * (point.causes[0].delta_us or 0.0) == most, path
 
 
 def test_no_page_tells_a_median_of_two() -> None:

@@ -489,10 +489,10 @@ def test_of_what_advice_of_decode_is_about(recorded: Recorded) -> None:
     (cuda,) = named(results, "CUDA cores for uneven lengths")
     assert cuda.point.endswith("B64_L2048_zipf_H32_K8_D128_P16_f16_tc_fa2")
     assert "launch and tail take 73 % of the time" in worded(cuda.opportunity, cuda.facts)
-    (fixed,) = named(results, "chunks of a fixed size for uneven lengths")
+    (chunks,) = named(results, "shorter chunks for uneven lengths")
     by_id = {point["point"]: point for point in results["points"]}
-    assert fixed.points == cuda.points
-    for point in some(fixed.points):
+    assert {*cuda.points} <= {*chunks.points}
+    for point in some(cuda.points):
         assert "H32" in point and "_tc" in point and not by_id[point]["info"]["split_kv"]
 
 

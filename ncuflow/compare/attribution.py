@@ -31,7 +31,7 @@ from ncuflow.parquet import read_columns
 
 MOST_LINES = 5
 CLOCK_DECIDES = 0.5  # of a kernel's change
-# Times as many instructions, or blocks, and more: two launches that did not do the same work.
+# Times as many instructions, or blocks, and more: two launches too unlike to share the time between them out.
 OTHER_WORK = 4.0
 # Of the timed change: causes that come to more than this, or to the opposite of it, are those of other runs.
 MOST_EXPLAINED = 1.2
@@ -128,9 +128,15 @@ class Explained:
 
 
 def explain(
-    base: Profile, head: Profile, base_us: float, head_us: float, noise_us: float = 0.0
+    base: Profile,
+    head: Profile,
+    base_us: float,
+    head_us: float,
+    noise_us: float = 0.0,
+    one_call: bool = False,
 ) -> Explained:
-    """What changed the time of a point from base_us to head_us; noise_us: by how much two runs of one side may differ."""
+    """What changed the time of a point from base_us to head_us; noise_us: by how much two runs of one side may differ;
+    one_call: both sides were called alike, so launches that are too unlike are not the first to be told."""
     delta_us = head_us - base_us
     found = _of_device(base, head)
     explained = sum(cause.delta_us or 0.0 for cause in found)
@@ -142,7 +148,10 @@ def explain(
     else:
         shared = [replace(c, share_of_delta=_share(c.delta_us, delta_us)) for c in found]
     shared.sort(
-        key=lambda c: (c.kind != "other_work", -math.copysign(1, delta_us) * (c.delta_us or 0))
+        key=lambda c: (
+            one_call or c.kind != "other_work",
+            -math.copysign(1, delta_us) * (c.delta_us or 0),
+        )
     )
     return Explained(shared, rest, _remainder(found, rest, delta_us, noise_us))
 
@@ -199,23 +208,41 @@ def match(
 ) -> tuple[list[tuple[Kernel, Kernel]], list[Kernel], list[Kernel]]:
     """(pairs, only in base, only in head): by short name in launch order, as many leftovers by time.
 
+    Where one side launches a name more often, a launch has that for a partner which executes as many instructions.
     Of one kernel and four others nothing says which of the four took its place: they are no pair.
     """
-    waiting: dict[str, list[Kernel]] = defaultdict(list)
-    for kernel in base:
-        waiting[kernel["name"]].append(kernel)
-    pairs, added = [], []
-    for kernel in head:
-        if waiting[kernel["name"]]:
-            pairs.append((waiting[kernel["name"]].pop(0), kernel))
-        else:
-            added.append(kernel)
-    removed = [kernel for kernels in waiting.values() for kernel in kernels]
+    left, came = _by_name(base), _by_name(head)
+    pairs: list[tuple[Kernel, Kernel]] = []
+    for name in came:
+        fewer, more = sorted((left[name], came[name]), key=len)
+        alike = len(fewer) == len(more)
+        for kernel in fewer:
+            other = more.pop(0 if alike else _likest(kernel, more))
+            pairs.append((kernel, other) if fewer is left[name] else (other, kernel))
+        fewer.clear()
+    removed, added = (list(chain(*side.values())) for side in (left, came))
     if len(removed) != len(added):
         return pairs, removed, added
     for kernels in (removed, added):
         kernels.sort(key=lambda kernel: -(kernel["duration_ns"] or 0))
     return pairs + list(zip(removed, added, strict=True)), [], []
+
+
+def _by_name(kernels: Iterable[Kernel]) -> dict[str, list[Kernel]]:
+    found: dict[str, list[Kernel]] = defaultdict(list)
+    for kernel in kernels:
+        found[kernel["name"]].append(kernel)
+    return found
+
+
+def _likest(kernel: Kernel, others: Sequence[Kernel]) -> int:
+    """Which of the others executes the most similar number of instructions; the first where that is not known."""
+
+    def unlike(place: int) -> float:
+        pair = [one["metrics"].get("inst_executed") for one in (kernel, others[place])]
+        return abs(math.log(pair[0] / pair[1])) if pair[0] and pair[1] else 0.0
+
+    return min(range(len(others)), key=unlike)
 
 
 def _of_rest(removed: Sequence[Kernel], added: Sequence[Kernel]) -> list[Cause]:
@@ -327,7 +354,7 @@ _WHAT = {
     "execution": "{name}: same registers and launch, other execution",
     "kernel_replaced": "another kernel",
     "gpu": "{name}: the same registers and launch on another GPU; what limits it",
-    "other_work": "{name}: not the same work on both sides",
+    "other_work": "{name}: four times the blocks or instructions on one side",
 }
 
 
@@ -372,8 +399,13 @@ def _limit_of(kernel: Kernel) -> str:
 
 
 def _work(kernel: Kernel) -> str:
-    executed = kernel["metrics"].get("inst_executed")
-    return f"grid {kernel['grid']}, {'–' if executed is None else f'{executed:.4g}'} instructions"
+    executed, moved = kernel["metrics"].get("inst_executed"), decomposition.dram_bytes(kernel)
+    counted = [
+        f"{value / scale:.3g} {unit}"
+        for value, scale, unit in ((executed, 1e6, "M instructions"), (moved, 1e6, "MB of DRAM"))
+        if value is not None
+    ]
+    return ", ".join([f"grid {kernel['grid']}", *counted])
 
 
 # --- facts ------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ def _sorted(found: Iterable[ChangeTerm], change: float, after: float) -> list[Ch
 def _by_bandwidth(base: Kernel, head: Kernel, sides: Sides, times: Pair) -> Iterator[ChangeTerm]:
     """duration = DRAM bytes ÷ (published bandwidth × share of it that was reached)."""
     peak = _positive(sides[0].dram_gbs, sides[1].dram_gbs)
-    moved = _positive(_moved(base), _moved(head))
+    moved = _positive(dram_bytes(base), dram_bytes(head))
     if not (peak and moved):
         return
     scale = logarithmic_mean(*times)
@@ -153,7 +153,8 @@ def _by_bandwidth(base: Kernel, head: Kernel, sides: Sides, times: Pair) -> Iter
     )
 
 
-def _moved(kernel: Kernel) -> float | None:
+def dram_bytes(kernel: Kernel) -> float | None:
+    """What a launch read and wrote; None where either is not counted."""
     values = [kernel["metrics"].get(f"dram_bytes_{way}") for way in ("read", "write")]
     return sum(v for v in values if v is not None) if None not in values else None
 

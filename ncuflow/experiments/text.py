@@ -134,15 +134,19 @@ def reasons(point: PointTrial) -> Iterator[str]:
         yield f"{point.point}: no counters: {point.no_counters}"
     for cause in point.causes[:CAUSES]:
         sides = f" ({cause.base} → {cause.change})" if cause.base and cause.change else ""
-        adds = "" if cause.delta_us is None else f" {cause.delta_us:+.3g} µs"
+        adds = "" if cause.delta_us is None else f" {_added(cause.delta_us)}"
         yield f"{point.point}:{adds} {cause.what}{sides}"
         parts = [part for part in cause.parts if part.base is not None]
         most = sorted(parts, key=lambda part: -abs(part.delta_us))[:PARTS]
         if most:
-            yield "  " + ", ".join(f"{part.delta_us:+.3g} µs {part.what}" for part in most)
+            yield "  " + ", ".join(f"{_added(part.delta_us)} {part.what}" for part in most)
     left = point.unexplained_us or 0.0
     if abs(left) > abs(sum(cause.delta_us or 0.0 for cause in point.causes)):
-        yield f"  {left:+.3g} µs left ({point.remainder})"
+        yield f"  {_added(left)} left ({point.remainder})"
+
+
+def _added(us: float) -> str:
+    return f"{us:+.3g} µs" if abs(us) < 1000 else f"{us:+.0f} µs"
 
 
 def row(point: PointTrial) -> list[str]:

@@ -312,7 +312,9 @@ def _causes(point: PointTrial, timing: TrialTiming, pair: Sequence[Sequence[Kern
         for kernels in pair
     )
     noise = max(abs(timing.noise.low), abs(timing.noise.high)) * timing.base_us
-    found = attribution.explain(base, change, timing.base_us, timing.change_us, noise)
+    found = attribution.explain(
+        base, change, timing.base_us, timing.change_us, noise, one_call=True
+    )
     point.causes = [_cause(cause) for cause in found.causes]
     point.unexplained_us, point.remainder = _rounded(found.unexplained), found.remainder
 
