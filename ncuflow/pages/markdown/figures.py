@@ -46,6 +46,7 @@ STALL_COLOURS = {"issued": COLOURS[0]} | dict(
 )  # fmt: skip
 _TAG = re.compile(r"<[^>]*>")  # what lies between tags is a reader's
 _INDENT = re.compile(r"^ +", re.MULTILINE)
+_UNTURNED = re.compile(r' transform="rotate\(-?0 [^"]*\)"')  # of every text that is not turned
 _FINE = re.compile(r"(?<![\w.#])-?\d+\.\d{3,}(?![\w.])")
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "ncuflow",
@@ -105,9 +106,14 @@ def save(figure: Figure, path: Path, provenance: Provenance) -> None:
 def svg(figure: Figure) -> str:
     """The figure with coordinates to a hundredth of a point, no indentation and no date: a second run gives the same bytes."""
     text = StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(text, format="svg", metadata=nothing)
     flat = _INDENT.sub("", text.getvalue())
-    return _TAG.sub(lambda tag: _FINE.sub(lambda n: f"{float(n[0]):.2f}", tag[0]), flat)
+    return _TAG.sub(lambda tag: _FINE.sub(_hundredth, _UNTURNED.sub("", tag[0])), flat)
+
+
+def _hundredth(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.2f}"
 
 
 def _legend(axes: Axes) -> None:
