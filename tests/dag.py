@@ -68,7 +68,7 @@ def one_of_each_rule(jobs: list[Job]) -> Iterator[Job]:
 
 
 def all_lost_are_made_again(
-    folder: Path, target: str, config: Mapping[str, Any], below: str, every: bool
+    folder: Path, target: str, config: Job, below: str, every: bool
 ) -> None:
     """Of each rule whose outputs lie below a folder, every output or the last: Snakemake makes what is lost where it is
     asked for, and no other."""

@@ -26,12 +26,18 @@ def shape(batch: int, kv_len: int, **take: Any) -> AdvisedShape:
     (point,) = points(DECODE, [{"batch": batch, "kv_len": kv_len, "kv_heads": 8}])
     (default,) = choices.shapes(DECODE, [point])
     chosen = {**default.params, **take}
-    choice = lambda params, **more: AdvisedChoice(  # noqa: E731
-        point=DECODE.point_id(params), settings=choices.settings(DECODE, params), asked=DECODE.asked(params), **more
-    )  # fmt: skip
-    found = [choice(chosen, departs=len(take), fate="best")]
-    if take:
-        found.insert(0, choice(default.params, departs=0, fate="slower"))
+    told = (
+        [(chosen, len(take), "best")]
+        if not take
+        else [(default.params, 0, "slower"), (chosen, len(take), "best")]
+    )
+    found = [
+        AdvisedChoice(
+            point=DECODE.point_id(params), settings=choices.settings(DECODE, params), asked=DECODE.asked(params),
+            departs=departs, fate=fate,
+        )
+        for params, departs, fate in told
+    ]  # fmt: skip
     return AdvisedShape(
         target="decode", shape=default.id, params=default.params, outcome="winner", best=[found[-1].point],
         advised=found[-1].point, regret=Relative(estimate=0.3, low=0.25, high=0.35), in_turns=True, choices=found,

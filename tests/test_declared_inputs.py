@@ -55,11 +55,8 @@ def test_a_change_of_what_a_capture_executes_captures_again(machine: Machine):
 def test_every_output_is_noted_as_it_was_made(made: Path):
     jobs, _ = graph(made, "all", RECORDED)
     outputs = {file for job in jobs for file in job["output"] if "/captures/" not in file}
-    noted = {
-        str(note.relative_to(made).parent / name)
-        for note in made.glob("outputs/*/made.json")
-        for name in json.loads(note.read_text())
-    }
+    notes = [(note.relative_to(made).parent, note) for note in made.glob("outputs/*/made.json")]
+    noted = {str(folder / name) for folder, note in notes for name in json.loads(note.read_text())}
     assert noted == outputs
 
 
@@ -93,11 +90,8 @@ def alone(project: Path, job: Job, folder: Path, environment: dict[str, str]) ->
 
 def contents(path: Path) -> dict[str, bytes]:
     files = [path] if path.is_file() else sorted(path.rglob("*"))
-    return {
-        str(file.relative_to(path.parent)): file.read_bytes()
-        for file in files
-        if file.name != ".snakemake_timestamp"
-    }
+    kept = [file for file in files if file.name != ".snakemake_timestamp"]
+    return {str(file.relative_to(path.parent)): file.read_bytes() for file in kept}
 
 
 def same_from_declared_inputs_alone(project: Path, jobs: list[Job], folder: Path) -> set[str]:
@@ -118,9 +112,7 @@ def test_every_job_makes_the_same_of_its_declared_inputs_alone(made: Path, tmp_p
 
 
 @pytest.mark.exhaustive
-def test_so_does_every_job_of_a_comparison_and_what_is_lost_is_made_again(
-    two_sides, tmp_path, every
-):
+def test_so_does_every_job_of_a_comparison_and_makes_what_is_lost(two_sides, tmp_path, every):
     """Of its own rules, and of each: what it shares with `all`, the tests above have."""
     config = SIDES | {"source": "recorded", "recording": "recordings/one"}
     settings = [f"{key}={value}" for key, value in config.items()]

@@ -295,9 +295,7 @@ TEN: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.points(name, *TEN[name])) for name in TEN]
 )
-def test_the_span_of_our_trace_agrees_with_flashinfers_own_benchmark(
-    name, device, points, tmp_path
-):
+def test_the_span_of_a_trace_is_that_of_flashinfers_benchmark(name, device, points, tmp_path):
     pytest.importorskip("cupti", reason="bench_gpu_time measures with it")
     from flashinfer.testing import bench_gpu_time  # type: ignore[import-not-found]
 

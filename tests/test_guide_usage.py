@@ -11,6 +11,7 @@ from conftest import some
 from flashinfer_source import flashinfer_package
 
 from ncuflow.pages.markdown import guide
+from ncuflow.source import index
 from ncuflow.target.contract import known
 
 GUIDE = Path(__file__).parents[1] / "templates" / "guide"
@@ -21,24 +22,19 @@ RUNS = [
     for p in USAGE
 ]  # fmt: skip
 KINDS = inspect.Parameter
+KIND = {
+    "positional": KINDS.POSITIONAL_OR_KEYWORD, "keyword": KINDS.KEYWORD_ONLY,
+    "var_positional": KINDS.VAR_POSITIONAL, "var_keyword": KINDS.VAR_KEYWORD,
+}  # fmt: skip
 
 
-def signature(node: ast.FunctionDef, method: bool) -> inspect.Signature:
+def signature(node: ast.FunctionDef) -> inspect.Signature:
     """The signature of a function as its source writes it; ``self`` left out."""
-    plain = [*node.args.posonlyargs, *node.args.args][method:]
-    optional = len(node.args.defaults)
-    default = lambda i: None if i >= len(plain) - optional else KINDS.empty  # noqa: E731
-    kind = KINDS.POSITIONAL_OR_KEYWORD
-    parameters = [KINDS(a.arg, kind, default=default(i)) for i, a in enumerate(plain)]
-    if node.args.vararg:
-        parameters.append(KINDS(node.args.vararg.arg, KINDS.VAR_POSITIONAL))
-    parameters += [
-        KINDS(a.arg, KINDS.KEYWORD_ONLY, default=KINDS.empty if d is None else None)
-        for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-    ]
-    if node.args.kwarg:
-        parameters.append(KINDS(node.args.kwarg.arg, KINDS.VAR_KEYWORD))
-    return inspect.Signature(parameters)
+    optional = {False: KINDS.empty, True: None}
+    return inspect.Signature(
+        KINDS(row["name"], KIND[row["kind"]], default=optional[row["default"] is not None])
+        for row in index.parameters(node)
+    )
 
 
 class Package:
@@ -63,13 +59,13 @@ class Package:
         """Signatures of a function or (overloaded) method, base classes followed."""
         node = self.nodes[name]
         if isinstance(node, ast.FunctionDef):
-            return [signature(node, method=False)]
+            return [signature(node)]
         functions = [n for n in node.body if isinstance(n, ast.FunctionDef)]
         found = [n for n in functions if n.name == (method or "__init__")]
         if any(n.args.kwarg for n in found):  # what takes **kwargs hands them to its implementation
             found = [n for n in functions if n.name == f"_{method}_impl"] or found
         if found:
-            return [signature(n, method=True) for n in found]
+            return [signature(n) for n in found]
         bases = [b.id for b in node.bases if isinstance(b, ast.Name)]
         return [s for base in bases for s in self.signatures(base, method)]
 

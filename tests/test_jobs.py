@@ -64,15 +64,13 @@ def test_many_at_once_do_not_wait_for_each_other(tmp_path: Path):
     with ThreadPoolExecutor(8) as pool:
         logs = [tmp_path / f"{number}.log" for number in range(24)]
         given = [{"evidence": evidence, "out": log.with_suffix(".json")} for log in logs]
-        start = lambda log, options: pool.submit(jobs.run, str(log), "environment", **options)  # noqa: E731
-        done = list(map(start, logs, given))
+        runs = zip(map(str, logs), given, strict=True)
+        done = [pool.submit(jobs.run, log, "environment", **one) for log, one in runs]
     assert all(job.exception() is None for job in done)
     assert len(list(tmp_path.glob("*.json"))) == 24
 
 
-def test_a_child_searches_nothing_for_garbage_and_its_parent_nothing_that_a_child_inherited(
-    tmp_path, monkeypatch
-):
+def test_nobody_searches_for_garbage_what_a_child_inherited(tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "main", lambda _: sys.exit(gc.isenabled()))
     inherited = [[number] for number in range(100_000)]
     in_pool(tmp_path / "log", "check sanity")

@@ -34,11 +34,8 @@ def rooms() -> list[Room]:
 def place(module: str) -> tuple[int, int, int]:
     """(floor, room, rank in it) of a module by its name below ncuflow."""
     name = module.rpartition(".")[0] or module
-    found = [
-        (room.floor, number, room.names.index(name))
-        for number, room in enumerate(rooms())
-        if name in room.names
-    ]
+    named = [(number, room) for number, room in enumerate(rooms()) if name in room.names]
+    found = [(room.floor, number, room.names.index(name)) for number, room in named]
     assert len(found) == 1, f"{module}: {name} is no room, or in two places"
     return found[0]
 
@@ -105,11 +102,8 @@ def strings(path: Path) -> set[str]:
     """The string literals of a module, its docstrings apart."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    return {
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
-    }
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in prose]
+    return {node.value for node in found if isinstance(node.value, str)}
 
 
 def test_what_is_said_of_one_target_stands_in_its_file():
@@ -172,8 +166,10 @@ def records() -> dict[str, tuple[frozenset[str], set[str]]]:
 
     above = {name: bases(node) for name, node in found.items()}
     own = {name: declared(node) for name, node in named.items()}
-    fields = lambda name, node: frozenset(declared(node).union(*(own[one] for one in above[name])))  # noqa: E731
-    return {name: (fields(name, node), above[name]) for name, node in found.items()}
+    return {
+        name: (frozenset(declared(node).union(*(own[one] for one in above[name]))), above[name])
+        for name, node in found.items()
+    }
 
 
 def test_no_two_records_have_the_same_fields():

@@ -222,8 +222,7 @@ def test_what_lies_above_the_folder_is_not_looked_at(tmp_path, monkeypatch):
     """A report of a recording is explained with what its target suggests, unless its recording is not served."""
     monkeypatch.chdir((RECORDINGS / REPORT).parent)
     seen: list[Path] = []
-    looked = lambda path: bool(seen.append(path))  # noqa: E731
-    monkeypatch.setattr("ncuflow.findings.locate.is_recording", looked)
+    monkeypatch.setattr("ncuflow.findings.locate.is_recording", seen.append)
     found = answers.explain(Root(Path.cwd()), REPORT.name, "0", None, 5)
     assert found.limit is not None and seen == []
 
@@ -267,9 +266,7 @@ def test_recorded_advice_has_the_choices_that_were_timed(monkeypatch: pytest.Mon
         answers.advice(root, "decoed", None, 3)
 
 
-def test_an_advice_that_was_written_is_read_and_a_race_is_that_of_the_command(
-    tmp_path, monkeypatch
-):
+def test_a_written_advice_is_read_and_a_race_is_the_commands(tmp_path, monkeypatch):
     whole = recorded.advise(RECORDINGS / "h200/0.7.2/decode", ["decode"], {}, "time_cold_us", 0.02)
     monkeypatch.chdir(tmp_path)
     Path("a.json").write_text(whole.model_dump_json(), encoding="utf-8")

@@ -77,12 +77,8 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(wheel: zipfile.ZipFi
         b"[console_scripts]\nncuflow = ncuflow.cli:main\n"
     )
     folders = [ROOT / "ncuflow", *(ROOT / "ncuflow").iterdir(), *(ROOT / "ncuflow/data").iterdir()]
-    wanted = {
-        str(path.relative_to(ROOT))
-        for folder in folders
-        for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    paths = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    wanted = {str(path.relative_to(ROOT)) for path in paths if "__pycache__" not in path.parts}
     others = {name for name in wanted if name.startswith("ncuflow/data/recordings/")}
     shipped = (f"ncuflow/data/{DEFAULT.relative_to(ROOT)}/", "ncuflow/data/recordings/sm_")
     others = {name for name in others if not name.startswith(shipped)}

@@ -161,9 +161,7 @@ PASSED_ON = [
 
 
 @pytest.mark.parametrize("words", some_by_default(PASSED_ON, 2))
-def test_what_is_passed_on_names_files_and_not_the_readers_folders(
-    marked, words, tmp_path, monkeypatch, capsys
-):
+def test_what_is_passed_on_names_files_and_no_folder(marked, words, tmp_path, monkeypatch, capsys):
     """But for the words of `ncuflow trace`, which find the file again where it lies."""
     monkeypatch.chdir(tmp_path)
     places = {"R": marked / "r.ncu-rep.xz", "T": marked / "t.sqlite.xz", "D": marked / "recording"}

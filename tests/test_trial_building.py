@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fake_device import none_target
@@ -186,8 +187,7 @@ def test_changes_that_are_not_asked_for_end_too(log, monkeypatch):
 
 
 def test_a_base_that_finds_no_gpu_ends_the_trial(log, monkeypatch):
-    gone = lambda *rest, **words: (_ for _ in ()).throw(LostError("gone"))  # noqa: E731
-    monkeypatch.setattr(Scripted, "ask", gone)
+    monkeypatch.setattr(Scripted, "ask", Mock(side_effect=LostError("gone")))
     with pytest.raises(BaseError, match="the base: gone"), bench([overlay("a")], monkeypatch):
         pass
     assert log.count("installed ends") == 2 and "a ends" in log

@@ -63,9 +63,7 @@ def laid(package: Path, text: str, folder: Path) -> Overlay:
     ],
 )
 @pytest.mark.parametrize("prefix", ["a/", "", "a/a/"])
-def test_a_patch_names_files_as_the_repository_or_the_package_does(
-    package, tmp_path, name, file, prefix
-):
+def test_a_patch_names_files_as_repository_or_package_do(package, tmp_path, name, file, prefix):
     text = hunk(name).replace("--- a/", f"--- {prefix}").replace("+++ b/", f"+++ {prefix}")
     before = state(package)
     overlay = laid(package, text, tmp_path)
@@ -76,9 +74,7 @@ def test_a_patch_names_files_as_the_repository_or_the_package_does(
     assert state(package) == before
 
 
-def test_one_patch_may_change_files_of_several_folders_and_files_that_are_not_installed(
-    package, tmp_path
-):
+def test_one_patch_may_change_files_of_several_folders_and_others(package, tmp_path):
     text = hunk("include/flashinfer/a.cuh") + hunk("tests/x.py") + hunk("flashinfer/decode.py")
     overlay = laid(package, text, tmp_path)
     assert overlay.files == {PurePosixPath(HEADER), PurePosixPath(CODE)}

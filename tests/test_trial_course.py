@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -155,8 +156,8 @@ def extreme(side: Local, results: dict[str, float]) -> None:
         launch = prepare(p, seed)
         got = {"now": launch.output()}
         launch.output = lambda: got["now"]
-        put = lambda value: lambda: got.update(now=(value,))  # noqa: E731
-        launch.extremes = {what: put(value) for what, value in results.items()}
+        put = partial(dict.__setitem__, got, "now")
+        launch.extremes = {what: partial(put, (value,)) for what, value in results.items()}
         return launch
 
     side.target.prepare = prepared

@@ -57,8 +57,11 @@ def timed(base_us: float, change_us: float, outcome: Any = "slower") -> PointTri
 def planted() -> tuple[list[Kernel], list[Kernel]]:
     """Kernels of one point before and after a slow-down that was planted."""
     base, change = kernels("baseline"), kernels("planted-slow-downs")
-    time = lambda side, point: side[point][0]["duration_ns"] or 1  # noqa: E731
-    point = max(base, key=lambda p: time(change, p) / time(base, p))
+    times = [
+        {name: found[0]["duration_ns"] or 1 for name, found in side.items()}
+        for side in (base, change)
+    ]
+    point = max(base, key=lambda p: times[1][p] / times[0][p])
     return base[point], change[point]
 
 

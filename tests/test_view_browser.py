@@ -141,9 +141,7 @@ def test_the_roof_is_that_of_the_work_that_ran(browser, written):
     assert f"{100 * reached:.1f} % of its roof" in plain(said)
 
 
-def test_what_l2s_roll_up_is_stands_below_it_where_it_is_as_high_as_the_limiter(
-    browser, written, decode
-):
+def test_what_l2s_roll_up_is_stands_below_it_where_it_leads(browser, written, decode):
     path = written(decode)
     told = "NVIDIA's roll-up (lts__throughput)"
     light = "section:has(h2:text-is('Speed of Light'))"

@@ -334,9 +334,8 @@ def test_what_an_earlier_run_left_is_on_no_page_of_this_one(changed):
     for page in ("INDEX", "analysis", "final-report", "environment"):
         text = (reports / f"{page}.md").read_text()
         assert "rmsnorm/" not in text and "jit.md" not in text
-    assert list(json.loads((results / "claims_summary.json").read_text())["noise"]) == [
-        "merge_state"
-    ]
+    summary = json.loads((results / "claims_summary.json").read_text())
+    assert list(summary["noise"]) == ["merge_state"]
     for record in json.loads((results / "claims.json").read_text()):
         points = {entry["point"].split("/")[0] for entry in record["points"] if entry["point"]}
         assert points <= {"merge_state", "jit"}, record["id"]
@@ -390,6 +389,5 @@ def test_a_target_in_a_folder_of_the_users_own_is_planned(project):
     }))  # fmt: skip
     project.run("all", "--until", "plan", "--configfile", "mine.yaml")
     (points,) = project.outputs.glob("captures/ours/*/points.json")
-    assert [p["id"] for p in json.loads(points.read_text())] == [
-        f"ours/rmsnorm_R{rows}_D4096_f16" for rows in (1, 2)
-    ]
+    ids = [point["id"] for point in json.loads(points.read_text())]
+    assert ids == [f"ours/rmsnorm_R{rows}_D4096_f16" for rows in (1, 2)]

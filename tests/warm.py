@@ -33,14 +33,11 @@ def run(
     folders = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
     if any([*Path(folder).glob("snakemake_*")] for folder in folders):
         # A plugin of Snakemake's, which looks for them when it is imported.
-        return subprocess.run(
-            command, cwd=cwd, env=env, capture_output=True, text=True, check=False
-        )
+        how = {"capture_output": True, "text": True, "check": False}
+        return subprocess.run(command, cwd=cwd, env=env, **how)
     if _server is None:
-        pipe = subprocess.PIPE
-        _server = subprocess.Popen(
-            [sys.executable, __file__], stdin=pipe, stdout=pipe, text=True, env=_environment
-        )
+        how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        _server = subprocess.Popen([sys.executable, __file__], env=_environment, **how)
         atexit.register(_server.communicate)
     assert _server.stdin is not None and _server.stdout is not None
     with tempfile.TemporaryDirectory() as folder:
@@ -71,9 +68,8 @@ def _become(cwd: str, env: dict[str, str], out: str, err: str) -> None:
     os.environ.clear()
     os.environ.update(env)
     written = os.O_WRONLY | os.O_CREAT
-    for number, opened in enumerate(
-        (os.open(os.devnull, os.O_RDONLY), os.open(out, written), os.open(err, written))
-    ):
+    flags = {os.devnull: os.O_RDONLY, out: written, err: written}
+    for number, opened in enumerate([os.open(path, how) for path, how in flags.items()]):
         os.dup2(opened, number)
         os.close(opened)
     sys.path[:1] = ["", *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
