@@ -1,6 +1,7 @@
 """`ncuflow advise` from end to end: real processes and pipes; FlashInfer and the GPU are none."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,144 +9,12 @@ import fake_race
 import pytest
 from command import python
 from conftest import some
+from fake_race import FAKE
 
 from ncuflow.experiments import audit
 from ncuflow.experiments.audit import Audit
 from ncuflow.experiments.record import Advice
 from ncuflow.io import BadInput
-
-TARGET = '''
-"""A kernel target of choices that need no GPU; a setting says what is wrong with it."""
-
-import os, time
-
-from ncuflow.target.contract import Target, Work
-from ncuflow.target.launch import Launch
-
-TIMES = {"auto": 100.0, "same": 100.0, "fast": 40.0, "slow": 300.0, "wrong": 1.0, "raises": 1.0, "hangs": 1.0, "dies": 1.0}
-
-
-def tuned(operation, runner, shapes):
-    return {"how": "tuned", "n": shapes[0][0]} if operation == "thrice" else None
-
-
-def prepare(p, seed=0):
-    how, found = p["how"], []
-    if how == "tuned":
-        return tuned_call(p["n"])
-    if how == "raises":
-        raise RuntimeError("no such kernel")
-    if how == "dies":
-        os._exit(9)
-
-    def run():
-        found[:] = [3.0 if how == "wrong" else 2.0]
-        late = how == "late" and len(calls) > 3
-        calls.append(1)
-        if late:
-            os._exit(9)
-        if how == "hangs":
-            time.sleep(600)
-        return TIMES.get(how, 50.0) * p["n"]
-
-    calls = []
-    return Launch(
-        run=run,
-        output=lambda: tuple(found),
-        reference=lambda: (2.0,),
-        tolerance=1e-3,
-        buffers=lambda: (),
-        plan=(lambda: time.sleep(0.02)) if how == "fast" else lambda: None,
-        info={"how": "same"} if how == "auto" else {},
-    )
-
-
-def tuned_call(n):
-    """A call whose tactic FlashInfer's autotuner chooses."""
-    from flashinfer.autotuner import AutoTuner, Runner
-
-    found = []
-
-    def run():
-        runner, tactic = AutoTuner.get().choose_one("thrice", [Runner()], None, [n])
-        if tactic == 3:
-            raise RuntimeError("no such tactic")
-        found[:] = [3.0 if tactic == 2 else 2.0]
-        return {-1: 100.0, 0: 100.0, 1: 80.0, 2: 1.0, 4: 80.0}[tactic] * n
-
-    return Launch(run=run, output=lambda: tuple(found), reference=lambda: (2.0,), tolerance=1e-3, buffers=lambda: ())
-
-
-TARGET = Target(
-    name="thrice",
-    title="Thrice",
-    parameters={"n": 1, "how": "auto"},
-    choices={"how": (*TIMES, "never", "late", "tuned")},
-    id="{how}_n{n}",
-    work=lambda p: Work(1, 1, "none"),
-    unable=lambda p, gpu: "not on this GPU" if p["how"] == "never" else None,
-    free=lambda p: {"how": "auto"},
-    asked=lambda p: {"wrapper": {"how": p["how"]}},
-    tuned=tuned,
-    prepare=prepare,
-)
-'''
-
-# What publishing asks of FlashInfer: a context in which it keeps what it tunes.
-PACKAGE = """
-from contextlib import contextmanager
-from pathlib import Path
-
-
-@contextmanager
-def autotune_v2(cache_root):
-    yield
-    place = Path(cache_root) / "v2/0123456789abcdef/entries"
-    place.mkdir(parents=True, exist_ok=True)
-    (place / f"{len(list(place.iterdir()))}.json").write_text("{}")
-"""
-# What the audit asks of FlashInfer's autotuner.
-AUTOTUNER = """
-class Runner:
-    def get_cache_key_extras(self, inputs):
-        return ()
-
-    def get_valid_tactics(self, inputs, profile):
-        return [0, 1, 2, 3, 4]
-
-
-class Key:
-    def __init__(self, file_key):
-        self.file_key = file_key
-
-
-class AutoTuner:
-    _instance = None
-
-    @classmethod
-    def get(cls):
-        cls._instance = cls._instance or cls()
-        return cls._instance
-
-    def choose_one(self, operation, runners, config, inputs):
-        return runners[0], -1
-
-    def _generate_optimization_profiles(self, config, inputs):
-        return [None]
-
-    def _get_input_sizes(self, inputs):
-        return [(n,) for n in inputs]
-
-    def _get_cache_key(self, operation, runner, shapes, config, extras):
-        return Key(str((operation, type(runner).__name__, shapes, extras)))
-
-
-def _json_to_tactic(value):
-    return value
-
-
-_tactic_to_json = _json_to_tactic
-"""
 
 
 def advised(machine: Path, *words: str) -> tuple[int, str, Any]:
@@ -154,20 +23,14 @@ def advised(machine: Path, *words: str) -> tuple[int, str, Any]:
     out.unlink(missing_ok=True)
     page = [] if "--audit" in words else ["--html", str(machine / "page.html")]
     command = ["advise", "--patience", "2", "--out", str(out), *page]
-    status, said = fake_race.ncuflow(
-        machine, *command, *words, NCUFLOW_TARGETS=str(machine / "own")
-    )
+    status, said = fake_race.ncuflow(machine, *command, *words)
     return status, said, json.loads(out.read_text()) if out.exists() else None
 
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     folder = fake_race.make(tmp_path_factory.mktemp("machine"))
-    for name, text in {
-        "flashinfer/__init__.py": PACKAGE, "flashinfer/autotuner.py": AUTOTUNER, "own/thrice.py": TARGET,
-    }.items():  # fmt: skip
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
+    shutil.copytree(FAKE / "flashinfer", folder / "flashinfer")
     return folder
 
 
