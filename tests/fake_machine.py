@@ -30,66 +30,7 @@ TABLE = "outputs/fake/tables/toy/timing.parquet"
 PIPES = ("reached", "go")
 LIMIT_S = 600
 
-TARGET = '''
-"""A kernel target that needs no GPU."""
-from ncuflow.target.launch import Launch
-from ncuflow.target.contract import Target, Work
-from ncuflow.target.source import Build
-from ncuflow.targets import plans
-
-
-
-def prepare(p, seed=0):
-    def run():
-        plans.follow(TARGET.point_id(p))
-    output = ["wrong"] if plans.planned("wrong", TARGET.point_id(p)) else []
-    return Launch(
-        run=run, output=lambda: tuple(output), reference=tuple, tolerance=0.5, buffers=tuple
-    )
-
-
-TARGET = Target(
-    name="toy",
-    title="Toy",
-    parameters={"n": 1, "dtype": "f16"},
-    choices={"dtype": ("f16",)},
-    id="n{n}",
-    work=lambda p: Work(1000 * p["n"], 1000 * p["n"], "toy"),
-    prepare=prepare,
-    build=Build(generate=lambda p: []),
-)
-'''
-
-# What a run does at a point, as the files of the plan folder say.
-PLANS = '''
-import os
-from pathlib import Path
-
-FOLDER = Path(os.environ.get("NCUFLOW_TEST_PLAN", "plan"))
-
-
-def planned(what, point):
-    """Whether `what` is to happen at `point`; a plan that says once is used up."""
-    path = FOLDER / f"{what}-{point.replace('/', '-')}"
-    if not path.exists():
-        return False
-    if path.read_text() == "once":
-        path.unlink()
-    return True
-
-
-def follow(point):
-    if planned("gate", point):
-        with open(FOLDER / "reached", "w") as reached:  # waits until the test reads
-            reached.write(str(os.getpid()))
-        with open(FOLDER / "go") as go:  # waits until the test writes
-            go.read()
-    lost = planned("lose", point)
-    if lost:  # the next process cannot use the GPU either
-        (FOLDER / "gone-process").write_text("once")
-    if lost or planned("break", point):
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-'''
+TOOLS = ROOT / "tests/fake_tools"  # ncu, nsys, the target `toy`, and what a run does at its points
 
 # Beside what the device of experiments does, which is none either.
 DEVICE = """
@@ -126,77 +67,6 @@ ASK = "print('torch is {\\"gpu\\": true, \\"cuda\\": null}')"
 
 # Two GPUs, other ones on each node of a cluster.
 GPUS = [fake_gpus.H200 | {"UUID": f"GPU-{{node}}{name}"} for name in ("aaaa", "bbbb")]
-
-# Runs the program, then writes a report of the points it traced; "hang-ncu" keeps it from ending.
-NCU = """#!{python}
-import json, os, subprocess, sys, time
-sys.path.insert(0, {root!r})
-from pathlib import Path
-from benchmarks import reports
-if "--version" in sys.argv:
-    print("Version 2025.3.1.0 (build 36398880)")
-    sys.exit()
-words = sys.argv[1:]
-program = words[words.index("-o") + 2 :]
-report = Path(words[words.index("-o") + 1] + ".ncu-rep")
-plan = Path(os.environ["NCUFLOW_TEST_PLAN"])
-if "-c" in program:  # the preflight's
-    if not (plan / "unfit-ncu").exists():
-        report.write_bytes(reports.of_points(Path({recorded!r}), ["tiny"]))
-    sys.exit()
-if (plan / "refuse-ncu").exists():
-    print("==ERROR== ERR_NVGPUCTRPERM")
-    sys.exit(1)
-while Path(program[0]).parent != Path({python!r}).parent:
-    program.pop(0)
-subprocess.run(program)
-records = Path(program[program.index("--out") + 1]).read_text().splitlines()
-done = [json.loads(line)["point"] for line in records if json.loads(line)["status"] == "ok"]
-hang = plan / "hang-ncu"
-if hang.exists():
-    done = done[:1]
-report.write_bytes(reports.of_points(Path({recorded!r}), done))
-if hang.exists():
-    if hang.read_text() == "once":
-        hang.unlink()
-    while True:
-        time.sleep(60)
-"""
-
-
-# Runs the program, and exports a kernel in a range for each launch of a point that it came through; its report is their names.
-NSYS = """#!{python}
-import json, os, subprocess, sys
-sys.path[:0] = [{root!r}, {tests!r}]
-from pathlib import Path
-from nsys_export import Export
-words = sys.argv[1:]
-if "--version" in words:
-    print("NVIDIA Nsight Systems version 2024.2.3.38-242334140272v0")
-elif words[0] == "export":
-    (out,) = (word.split("=")[1] for word in words if word.startswith("--output="))
-    if Path(os.environ["NCUFLOW_TEST_PLAN"], "unfit-nsys").exists():
-        print("Processing events...\\n[1/1] [====40%           ] report.sqlite\\nImporter error status: 3")
-        sys.exit(1)
-    made = Export()
-    for n, point in enumerate(json.loads(Path(words[-1]).read_text())):
-        at = 1000 * (n + 1)
-        made.range(at, at + 100, point).call(at + 10, at + 20, n + 1).kernel(at + 30, at + 40, n + 1)
-    made.write(Path(out))
-elif "-c" in words:  # the preflight's
-    Path(words[words.index("-o") + 1] + ".nsys-rep").write_text(json.dumps(["tiny"]))
-else:
-    program = words[words.index("-o") + 2 :]
-    while Path(program[0]).parent != Path({python!r}).parent:
-        program.pop(0)
-    ended = subprocess.run(program)
-    out = Path(program[program.index("--out") + 1])
-    records = out if out.exists() else out.with_name(out.name + ".partial")
-    said = [json.loads(line) for line in records.read_text().splitlines()]
-    done = [record["point"] for record in said if record["status"] == "ok"]
-    Path(words[words.index("-o") + 1] + ".nsys-rep").write_text(json.dumps(done))
-    sys.exit(ended.returncode)
-"""
 
 
 @dataclass(frozen=True)
@@ -297,10 +167,9 @@ class Machine:
 
 def make(folder: Path, points: int = 7, batch_size: int = 4) -> Machine:
     """The fake machine in `folder`: a sweep of `points` points, batches of about `batch_size`: of 7, two."""
-    recorded = next((ROOT / "recordings/h200/0.7.2/default").glob("*/b*/sweep.ncu-rep.xz"))
     project: Pipeline = copy_project(folder, [name for name in COPIED if name != "recordings"])
-    (project.folder / "targets/toy.py").write_text(TARGET.lstrip())
-    (project.folder / "targets/plans.py").write_text(PLANS.lstrip())
+    for name in ("toy", "plans"):
+        shutil.copy(TOOLS / f"{name}.py", project.folder / "targets")
     ceilings = json.loads((ROOT / "recordings/h200/0.7.2/default/ceilings.json").read_text())
     measure = f"\n\ndef measure(device):\n    return {ceilings!r}\n"
     device = (ROOT / "tests/fake_flashinfer/device.py").read_text() + DEVICE
@@ -317,8 +186,7 @@ def make(folder: Path, points: int = 7, batch_size: int = 4) -> Machine:
     config["nsys"]["enabled"] = False
     (project.folder / "config/config.yaml").write_text(yaml.safe_dump(config))
     fake_gpus.write(folder, *GPUS)
-    text = NCU.format(python=sys.executable, root=str(ROOT), recorded=str(recorded))
-    program(folder, "ncu", text)
+    program(folder, "ncu")
     return Machine(folder)
 
 
@@ -332,8 +200,7 @@ def index_source(machine: Machine) -> None:
 
 def trace_as_well(machine: Machine, early: bool) -> None:
     """Give the machine an nsys. early: its points are profiled and traced beside the build."""
-    text = NSYS.format(python=sys.executable, root=str(ROOT), tests=str(ROOT / "tests"))
-    program(machine.folder, "nsys", text)
+    program(machine.folder, "nsys")
     machine.configure(lambda config: config["nsys"].update(enabled=True))
     toy = machine.folder / "targets/toy.py"
     toy.write_text(toy.read_text().replace("p: [])", f"p: [], early={early})"))
@@ -344,8 +211,10 @@ def _make_pipes(plan: Path) -> None:
         os.mkfifo(plan / pipe)
 
 
-def program(folder: Path, name: str, text: str) -> None:
+def program(folder: Path, name: str) -> None:
+    """A tool on PATH."""
     path = folder / "bin" / name
     path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
+    run = f"import runpy\nrunpy.run_path({str(TOOLS / name) + '.py'!r}, run_name='__main__')\n"
+    path.write_text(f"#!{sys.executable}\n{run}")
     path.chmod(0o755)
