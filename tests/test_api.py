@@ -99,8 +99,8 @@ def test_recordings_and_traces_are_compared_as_they_are() -> None:
     assert (found.base.name, found.head.name) == (location.name(OLD), location.name(NEW))
     assert {point.target for point in found.points} == {"prefill"} and found.statistics.tests
     traces = [next((side / "prefill").glob("b*/trace.sqlite.xz")) for side in (OLD, NEW)]
-    assert {point.metric for point in ncuflow.compare(*traces).points} == {"nsys_us"}
-    with pytest.raises(BadInput, match=r"of ncu, and .* is not: their times are not compared"):
+    assert {point.metric for point in ncuflow.compare(*traces).points} == {"each_us"}
+    with pytest.raises(BadInput, match=r"of nsys, and .* is not: their times are not compared"):
         ncuflow.compare(traces[0], next((NEW / "prefill").glob("b*/sweep.ncu-rep.xz")))
 
 

@@ -54,7 +54,7 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict]]:
     """Kernels of reports that are not files."""
     found: dict[str, list[dict]] = {}
     monkeypatch.setattr(compare_reports, "_kernels", lambda path: (found[path.name], 0))
-    monkeypatch.setattr(compare_reports, "_tool", lambda path: "ncu")
+    monkeypatch.setattr(compare_reports, "sniff_packed", lambda path: ("ncu-rep", ""))
     return found
 
 

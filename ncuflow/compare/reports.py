@@ -1,4 +1,4 @@
-"""Two reports of ncu, or two traces of nsys, of any program: kernels matched by NVTX range, or by name and order.
+"""Two reports of ncu of any program: kernels matched by NVTX range, or by name and order.
 
 Launches of one kernel in one range, on one grid, are samples of it. One sample per side has no
 statistics, and the answer says so; what differs between the two launches is told all the same.
@@ -27,21 +27,20 @@ from ncuflow.format import micro, quantity, with_unit
 from ncuflow.io import BadInput, printable, sniff_packed
 from ncuflow.model import Kernel
 
-NCU, NSYS = "ncu", "nsys"
+NCU = "ncu_us"
 MOST_PARTS, LEAST_SHARE = 4, 0.05
 Group = list[Kernel]
 
 
 def compare(base: Path, head: Path, settings: Thresholds) -> Comparison:
-    """As of two sides, a point per matched kernel and ``ncu_us`` its metric, of traces ``nsys_us``.
+    """As of two sides, a point per matched kernel and ``ncu_us`` its metric.
 
     Raises BadInput where a file is no complete report, and where no kernel is in both.
     """
-    tool = _tool(head)
-    if _tool(base) != tool:
-        raise BadInput(
-            head, f"of {tool}, and {printable(base.name)} is not: their times are not compared"
-        )
+    for path, other in ((base, head), (head, base)):
+        if sniff_packed(path)[0] in profiled.TRACES:
+            what = f"of nsys, and {printable(other.name)} is not: their times are not compared"
+            raise BadInput(path, what)
     kernels, untimed = zip(*(_kernels(path) for path in (base, head)), strict=True)
     pairs, removed, added = match(kernels[0], kernels[1])
     if not pairs:
@@ -50,9 +49,7 @@ def compare(base: Path, head: Path, settings: Thresholds) -> Comparison:
     sides = [([_times(a)], [_times(b)]) for a, b in pairs]
     found, floor = statistics.estimates(sides, settings.alpha, settings.floor)
     decided = statistics.decide(found, settings.alpha, settings.threshold)
-    points = [
-        _point(a, b, e, settings, f"{tool}_us") for (a, b), e in zip(pairs, decided, strict=True)
-    ]
+    points = [_point(a, b, e, settings) for (a, b), e in zip(pairs, decided, strict=True)]
     points.sort(key=lambda point: -abs(point.delta))
     names = distinct([printable(base), printable(head)])
     named = [Named(name, _provenance(side)) for name, side in zip(names, kernels, strict=True)]
@@ -64,7 +61,7 @@ def compare(base: Path, head: Path, settings: Thresholds) -> Comparison:
         points=points,
         statistics=Statistics(
             tests=sum(point.p is not None for point in points),
-            floors={f"{tool}_us": floor},
+            floors={NCU: floor},
             notes=list(_notes(points, floor, untimed)),
         ),
         only_base=[_name(group) for group in removed],
@@ -99,10 +96,6 @@ def _apart(of: Sequence[str], alike: Sequence[Sequence[str]]) -> str:
         if any(len(one) < deep or one[-deep] != of[-deep] for one in alike):
             return f"{of[-deep]}/{'…/' * (deep > 2)}{of[-1]}"
     return of[-1]
-
-
-def _tool(path: Path) -> str:
-    return NSYS if sniff_packed(path)[0] in profiled.TRACES else NCU
 
 
 def match(
@@ -141,9 +134,7 @@ def _name(group: Group) -> str:
     return f"{where}{kernel['name']} #{kernel['kernel']}"
 
 
-def _point(
-    base: Group, head: Group, e: statistics.Estimate, settings: Thresholds, metric: str
-) -> PointChange:
+def _point(base: Group, head: Group, e: statistics.Estimate, settings: Thresholds) -> PointChange:
     """A matched kernel; causes where the change matters or could not be tested."""
     row = MetricChange(**vars(e))
     if abs(row.relative) > settings.threshold and row.verdict != statistics.SAME:
@@ -152,9 +143,7 @@ def _point(
         )
         row = replace(row, **vars(attribution.explain(before, after, row.base, row.head)))
     name = head[0]["name"]
-    return PointChange(
-        **vars(row), id=_name(head), target=name, metric=metric, metrics={metric: row}
-    )
+    return PointChange(**vars(row), id=_name(head), target=name, metric=NCU, metrics={NCU: row})
 
 
 def _rates(kernel: Kernel) -> decomposition.LaunchRates:

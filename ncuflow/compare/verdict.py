@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ncuflow.compare import attribution, decomposition, differences, reports
+from ncuflow.compare import attribution, decomposition, differences, reports, traces
 from ncuflow.compare.records import (
     Comparison,
     MetricChange,
@@ -27,6 +27,7 @@ from ncuflow.findings.statistics import ENOUGH_RUNS, NOT_JUDGED, Estimate, Floor
 from ncuflow.format import with_unit
 from ncuflow.io import BadInput
 from ncuflow.model import VERSIONS, Kernel, Measurement, Point, Results
+from ncuflow.parsers.traces import is_trace
 
 # metric -> column of the measurement; of several that changed at a point, its page begins with the first
 METRICS = {"cold_us": "time_cold_us", "host_us": "host_launch_us", "plan_us": "plan_us"}
@@ -380,12 +381,15 @@ def of_paths(
     settings: Thresholds,
     base_targets: Sequence[str] | None = None,
     head_targets: Sequence[str] | None = None,
+    device: int | None = None,
 ) -> Comparison:
-    """Two folders of results, of outputs or of recordings, or two reports of ncu or nsys, held against each other.
+    """Two folders of results, of outputs or of recordings, two reports of ncu, or two traces, held against each other.
 
-    Raises BadInput where a side cannot be read, and where nothing is on both.
+    device: of traces, the GPU. Raises BadInput where a side cannot be read, and where nothing is on both.
     """
     if not (base.is_dir() and head.is_dir()):
+        if all(path.is_file() and is_trace(path) for path in (base, head)):
+            return traces.compare(base, head, settings, device)
         return reports.compare(base, head, settings)
     with (
         locate.results_of(base, base_targets) as before,

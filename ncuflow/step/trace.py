@@ -6,9 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ncuflow import answer
-from ncuflow.io import BadInput, UsageError, sniff_packed
-from ncuflow.parsers import nsys, torch_trace
-from ncuflow.parsers.timeline import Timeline
+from ncuflow.io import UsageError
+from ncuflow.parsers.traces import read
 from ncuflow.step import gain, reference, shapes, summary
 from ncuflow.step.record import StepAnswer
 from ncuflow.step.shapes import NOTHING, KnownFacts
@@ -40,16 +39,6 @@ def step(
     with ExitStack() as stack:
         found.held = reference.evidence(found.gpu, recording, stack)
         return found.answer()
-
-
-def read(path: Path) -> Timeline:
-    """A trace of either tool. Raises BadInput for any other file."""
-    kind, words = sniff_packed(path)
-    if kind in ("sqlite", "nsys-rep"):
-        return nsys.read_timeline(path)
-    if kind in ("json", "gzip"):
-        return torch_trace.read(path)
-    raise BadInput(path, f"neither an nsys export nor the JSON of torch's profiler but {words}")
 
 
 def parse_known(words: list[str]) -> KnownFacts:

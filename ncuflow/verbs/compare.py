@@ -2,7 +2,8 @@
 
 ncuflow compare outputs/A/results outputs/B/results [--format table|json] [--out FILE]
 ncuflow compare recordings/A recordings/B
-ncuflow compare A.ncu-rep B.ncu-rep [--format table|json]       or two of `ncu --csv`, or of nsys
+ncuflow compare A.ncu-rep B.ncu-rep [--format table|json]       or two of `ncu --csv`
+ncuflow compare A.sqlite B.json.gz [--device N]                 two traces, of nsys or torch's profiler: kernels by name
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from ncuflow import answer
-from ncuflow.compare import reports
+from ncuflow.compare import reports, traces
 from ncuflow.compare.records import CompareAnswer, Thresholds, answered
 from ncuflow.compare.verdict import METRICS, of_paths
 from ncuflow.io import UsageError, dump_json, emit, not_over
@@ -34,6 +35,7 @@ def command(
     alpha: float = Thresholds.alpha,
     threshold: float = Thresholds.threshold,
     floor: float | None = None,
+    device: int | None = None,
     printed: Printed = AS_TEXT,
 ) -> None:
     """What changed between two sides.
@@ -48,6 +50,7 @@ def command(
         alpha: significance after the correction
         threshold: smaller changes do not matter
         floor: A/A floor known from elsewhere, of 1
+        device: of two traces, the GPU that is compared; all of them by default
     """
     if not (0 < alpha < 1 and 0 <= threshold < math.inf and 0 <= (floor or 0) < math.inf):
         raise UsageError(
@@ -55,8 +58,9 @@ def command(
         )
     not_over(out, base, head)
     settings = Thresholds(alpha, threshold, floor)
-    found = of_paths(base, head, settings, base_targets, head_targets)
+    found = of_paths(base, head, settings, base_targets, head_targets, device)
     if printed.json:
         answer.tell(answered(found, METRICS, printed.limit), out)
     else:
-        emit(dump_json(asdict(found)) if format == "json" else reports.table(found), out)
+        text = traces.table if found.points[0].metric == traces.EACH else reports.table
+        emit(dump_json(asdict(found)) if format == "json" else text(found), out)

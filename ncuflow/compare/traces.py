@@ -1,0 +1,213 @@
+"""Two traces, of nsys or of torch's profiler, of any program: kernels by name, the launches of a name being its samples."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ncuflow.compare import differences
+from ncuflow.compare.records import (
+    Comparison,
+    MetricChange,
+    Named,
+    PointChange,
+    Statistics,
+    Thresholds,
+)
+from ncuflow.findings import statistics
+from ncuflow.findings.kernelname import bare
+from ncuflow.format import aligned, change, micro, with_unit
+from ncuflow.io import BadInput, clean, printable
+from ncuflow.parsers.timeline import GRAPH, UNSAID, Timeline
+from ncuflow.parsers.traces import read
+
+EACH, TOTAL = "each_us", "total_us"
+TOP = 20  # kernels that the text lists
+WIDEST = 60  # characters of a name in it
+Times = Mapping[str, Sequence[float]]  # µs of the launches of each kernel
+
+
+@dataclass(frozen=True)
+class TraceSide:
+    """What one trace has of the devices that were chosen. busy_us: the operations of each device added up."""
+
+    name: str
+    gpu: str | None
+    times: Times
+    busy_us: Mapping[int, float]
+
+
+def compare(base: Path, head: Path, settings: Thresholds, device: int | None = None) -> Comparison:
+    """A point per kernel that both traces have, with the time of each launch and of all of them.
+
+    device: the GPU that is compared; by default all that a trace has, added up. Raises BadInput where a file is no trace, has
+    no such device, and where no kernel is in both.
+    """
+    sides = [_side(path, device) for path in (base, head)]
+    pairs = _pairs(sides[0].times, sides[1].times)
+    if not pairs:
+        raise BadInput(
+            head, f"has no kernel in common with {sides[0].name}: nothing can be compared"
+        )
+    samples = [([[*a]], [[*b]]) for a, b in pairs.values()]
+    found, floor = statistics.estimates(samples, settings.alpha, settings.floor)
+    decided = statistics.decide(found, settings.alpha, settings.threshold)
+    points = [
+        _point(name, *pair, one) for (name, pair), one in zip(pairs.items(), decided, strict=True)
+    ]
+    points.sort(key=lambda point: -abs(point.metrics[TOTAL].delta))
+    named = [Named(side.name, {"gpu": side.gpu}) for side in sides]
+    return Comparison(
+        base=named[0],
+        head=named[1],
+        differences=differences.of_sides(named[0].provenance, named[1].provenance, []),
+        settings=settings,
+        points=points,
+        statistics=Statistics(
+            tests=sum(point.p is not None for point in points),
+            floors={EACH: floor},
+            notes=[*_notes(sides, floor)],
+        ),
+        only_base=_alone(sides[0].times, {name for name, _ in _named(pairs, sides[0].times)}),
+        only_head=_alone(sides[1].times, {name for name, _ in _named(pairs, sides[1].times)}),
+    )
+
+
+def _side(path: Path, device: int | None) -> TraceSide:
+    timeline = read(path)
+    rows = timeline.rows
+    devices = [int(one) for one in np.unique(rows["device"])]
+    if device is not None and device not in devices:
+        raise BadInput(path, f"no operation of GPU {device}; it has {', '.join(map(str, devices))}")
+    chosen = [device] if device is not None else devices
+    length = (rows["end"] - rows["start"]) / 1e3
+    busy = {one: float(length[rows["device"] == one].sum()) for one in chosen}
+    gpus = {timeline.devices.get(one) for one in chosen} - {None}
+    gpu = gpus.pop() if len(gpus) == 1 else None
+    return TraceSide(printable(path.name), gpu, _times(timeline, length, chosen), busy)
+
+
+def _times(timeline: Timeline, length: Any, devices: Sequence[int]) -> Times:
+    out: dict[str, list[float]] = defaultdict(list)
+    mine = np.isin(timeline.rows["device"], devices) & (length > 0)
+    names = [None if one.kind == GRAPH else clean(one.name) for one in timeline.kinds]
+    for what, time in zip(timeline.rows["what"][mine].tolist(), length[mine].tolist(), strict=True):
+        if (name := names[what]) is not None:
+            out[name].append(time)
+    return out
+
+
+def _pairs(base: Times, head: Times) -> dict[str, tuple[Sequence[float], Sequence[float]]]:
+    """Launches of both sides by name: the whole name, and of what is left the name without template arguments."""
+    same = {name: (base[name], head[name]) for name in base if name in head}
+    rest = [_by_bare_name(side, same) for side in (base, head)]
+    return same | {name: (rest[0][name], rest[1][name]) for name in rest[0] if name in rest[1]}
+
+
+def _by_bare_name(side: Times, without: Mapping[str, Any]) -> dict[str, list[float]]:
+    out: dict[str, list[float]] = defaultdict(list)
+    for name, times in side.items():
+        if name not in without:
+            out[bare(name)] += times
+    return out
+
+
+def _named(pairs: Mapping[str, Any], side: Times) -> Iterator[tuple[str, str]]:
+    """(a name of a side, the pair that it is in) of all that are in one."""
+    for name in side:
+        for key in (name, bare(name)):
+            if key in pairs:
+                yield name, key
+                break
+
+
+def _alone(side: Times, paired: set[str]) -> list[str]:
+    """Names of one side alone, those that took most first."""
+    alone = [name for name in side if name not in paired]
+    return sorted(alone, key=lambda name: -fsum(side[name]))
+
+
+def _point(
+    name: str, base: Sequence[float], head: Sequence[float], e: statistics.Estimate
+) -> PointChange:
+    before, after = fsum(base), fsum(head)
+    each = MetricChange(**vars(e))
+    total = MetricChange(
+        base=before, head=after, relative=after / before - 1, low=None, high=None, p=None,
+        floor=None, basis="none", runs=(1, 1), samples=e.samples,
+    )  # fmt: skip
+    metrics = {EACH: each, TOTAL: total}
+    return PointChange(**vars(each), id=name, target=bare(name), metric=EACH, metrics=metrics)
+
+
+def _notes(sides: Sequence[TraceSide], floor: statistics.Floor) -> Iterator[str]:
+    for side in sides:
+        if UNSAID in side.busy_us:
+            yield f"{side.name}: operations without a GPU are added to the others."
+        of = [time for device, time in side.busy_us.items() if device != UNSAID]
+        if len(of) > 1:
+            yield (
+                f"{side.name}: {len(of)} GPUs, each busy {micro(min(of))} to {micro(max(of))}, are added up "
+                "(--device takes one)."
+            )
+    yield (
+        "One trace per side: how far two runs differ is not known, so only changes beyond "
+        f"{100 * floor.value:.0f} % count ({floor.source})."
+    )
+
+
+# --- as text ----------------------------------------------------------------------------------
+
+
+def table(found: Comparison) -> str:
+    """The comparison on one screen: the kernels whose launches together changed most."""
+    totals = [point.metrics[TOTAL] for point in found.points]
+    before, after = (fsum(getattr(one, side) for one in totals) for side in ("base", "head"))
+    out = [f"base {found.base.name}", f"head {found.head.name}"]
+    out += [f"differs: {d.axis}: {d.base} → {d.head}" for d in found.differences]
+    out += [f"note: {note}" for note in found.statistics.notes]
+    both = f"{micro(before)} → {micro(after)} ({change(after / before - 1)})"
+    out += ["", f"{with_unit(len(totals), 'kernels and copies')} of both take {both}", ""]
+    head = ("all launches", "", "of base", "launches", "each", "", "")
+    out.append(aligned(("kernel", *head), [_row(one, before) for one in found.points[:TOP]]))
+    if rest := totals[TOP:]:
+        moved = fsum(one.delta for one in rest)
+        out.append(f"and {len(rest)} more, together {_moved(moved)}")
+    for name, alone in ((found.base.name, found.only_base), (found.head.name, found.only_head)):
+        if alone:
+            names = ", ".join(_short(one) for one in alone[:3])
+            out.append(
+                f"{with_unit(len(alone), 'kernels')} in {name} alone: {names}{', …' * (len(alone) > 3)}"
+            )
+    return "\n".join(out) + "\n"
+
+
+def _row(point: PointChange, whole: float) -> list[str]:
+    total = point.metrics[TOTAL]
+    n, m = total.samples
+    return [
+        _short(point.id),
+        f"{micro(total.base)} → {micro(total.head)}",
+        _moved(total.delta),
+        f"{100 * total.base / whole:.1f} %",
+        str(n) if n == m else f"{n} → {m}",
+        f"{micro(point.base)} → {micro(point.head)}",
+        change(point.relative),
+        statistics.verdict_in_words(point),
+    ]
+
+
+def _moved(us: float) -> str:
+    return f"{'−' if us < 0 else '+'}{micro(abs(us))}"
+
+
+def _short(name: str) -> str:
+    """A name in the width of a column: without what a template was given, where it is long."""
+    text = name if len(name) <= WIDEST else bare(name)
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"

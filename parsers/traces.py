@@ -1,0 +1,26 @@
+"""A trace of either tool: its content tells which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ncuflow.io import BadInput, sniff_packed
+from ncuflow.parsers import nsys, torch_trace
+from ncuflow.parsers.timeline import Timeline
+
+NSYS, TORCH = ("sqlite", "nsys-rep"), ("json", "gzip")
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file may be one."""
+    return sniff_packed(path)[0] in NSYS + TORCH
+
+
+def read(path: Path) -> Timeline:
+    """A trace of nsys or of torch's profiler. Raises BadInput for any other file."""
+    kind, words = sniff_packed(path)
+    if kind in NSYS:
+        return nsys.read_timeline(path)
+    if kind in TORCH:
+        return torch_trace.read(path)
+    raise BadInput(path, f"neither an nsys export nor the JSON of torch's profiler but {words}")

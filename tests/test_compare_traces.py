@@ -1,0 +1,76 @@
+"""Two traces are compared by the names of their kernels, on one screen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command import ncuflow
+from engine_trace import MadeTrace
+
+from ncuflow.compare import traces
+from ncuflow.compare.records import Thresholds
+from ncuflow.io import BadInput
+
+
+def made(path: Path, gemm_us: float, norm: str = "norm<float, 4>", gemms: int = 30) -> Path:
+    trace = MadeTrace()
+    for n in range(gemms):
+        trace.kernel("gemm", gemm_us + n % 3, (n + 1, 1, 1), (128, 1, 1))
+        trace.kernel(norm, 5, (32, 1, 1), (128, 1, 1))
+    trace.copy(4096, 2)
+    return trace.write(path)
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> tuple[Path, Path]:
+    return made(tmp_path / "a.json", 100), made(tmp_path / "b.json", 150, "norm<float, 8>", 29)
+
+
+def test_launches_of_one_name_are_samples_of_it(sides):
+    found = traces.compare(*sides, Thresholds())
+    gemm, norm, copy = found.points
+    assert (gemm.id, gemm.verdict, gemm.samples) == ("gemm", "slower", (30, 29))
+    assert (gemm.base, gemm.head) == pytest.approx((101, 151), rel=1e-3)
+    assert gemm.low < 0.495 < gemm.high
+    total = gemm.metrics[traces.TOTAL]
+    assert (total.base, total.head) == pytest.approx((3030, 4378))
+    assert (norm.id, norm.verdict) == ("norm", "same")  # other arguments of its template
+    assert copy.verdict == "not tested"
+
+
+def test_the_whole_is_one_screen(sides):
+    done = ncuflow("compare", *sides)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) < 30
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("gemm")]
+    assert "30 → 29" in line and "+49.5 %" in line and "slower" in line
+    assert "3 kernels and copies of both take 3 182 µs → 4 525 µs" in done.stdout
+
+
+def test_names_of_one_side_alone_come_by_their_time(tmp_path):
+    other = MadeTrace().kernel("short", 1, (1, 1, 1), (32, 1, 1))
+    other.kernel("long", 50, (1, 1, 1), (32, 1, 1)).copy(4096, 2)
+    found = traces.compare(
+        other.write(tmp_path / "b.json"), made(tmp_path / "a.json", 9), Thresholds()
+    )
+    assert found.only_base == ["long", "short"]
+    assert found.only_head == ["gemm", "norm<float, 4>"]
+
+
+def test_gpus_are_told_apart(sides, tmp_path):
+    content = json.loads(sides[1].read_text())
+    for event in content["traceEvents"]:
+        if event["cat"] == "kernel" and event["name"] == "gemm":
+            event["args"]["device"] = 1
+    sides[1].write_text(json.dumps(content))
+    found = traces.compare(*sides, Thresholds())
+    assert any("2 GPUs" in note and "--device" in note for note in found.statistics.notes)
+    with pytest.raises(BadInput, match="no operation of GPU 1; it has 0"):
+        traces.compare(*sides, Thresholds(), device=1)
+    with pytest.raises(BadInput, match="no kernel in common"):
+        traces.compare(
+            sides[0],
+            MadeTrace().kernel("x", 1, (1,), (1,)).write(tmp_path / "x.json"),
+            Thresholds(),
+        )
