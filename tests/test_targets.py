@@ -33,6 +33,7 @@ from ncuflow.findings.jit import summary
 from ncuflow.findings.kernelname import Decoder
 from ncuflow.findings.scope import Scope, possible_names
 from ncuflow.io import write_json
+from ncuflow.pages.markdown import guide as guide_pages
 from ncuflow.pages.markdown.guide_kernels import parameter_tables
 from ncuflow.pages.markdown.pages import Findings, render
 from ncuflow.source.index import Package
@@ -528,7 +529,7 @@ def test_the_documented_target_is_on_every_page_by_its_one_file(documented: Find
     holds = {
         "INDEX": ("| [Append to a paged KV cache](page_append.md) | ",
                   "snakemake -j1 page_append     # append to a paged kv cache alone"),
-        "analysis": ("| Append to a paged KV cache | `B32_",),
+        "analysis": ("\n| Append to a paged KV cache", "| `B32_"),
         "jit": ("| `page` | 30 s | 30 s | 2 000 µs |",),
         "final-report": ("| Page size 16 or 1 (page_append) | 16 | 1 | +50.0 % | 1 |",),
         "kernel-dev-guide": ("\n1. [Append to a paged KV cache](page_append.md)\n2. [JIT",
@@ -558,7 +559,8 @@ def test_prose_of_a_target_lies_in_its_folder(documented: Findings, tmp_path: Pa
     (prose / "selection.md.j2").write_text("| new tokens | `append` | – |\n")
     page = render("target", documented, "page_append")
     assert "## Algorithm Description\n\nEach token goes to page_append.\n" in page
-    assert "## Usage\n\n```python\nappend()\n```" in page
+    assert "## Usage\n\n[page_append.py](../usage/page_append.py) makes the call" in page
+    assert guide_pages.example("page_append") == "append()\n"
     guide = render("kernel-dev-guide", documented)
     assert "\n| new tokens | `append` | – |\n\n### Performance" in guide
 
