@@ -1,9 +1,11 @@
-"""GPUs that are none, for the tests' own process and for those that it starts: `fake_nvml/pynvml.py` in NVML's place."""
+"""GPUs that are none, for the tests' own process and for those that it starts: `fake_nvml/pynvml.py` in NVML's place; and
+programs that are none, in a folder where a profiler is to run."""
 
 import importlib.util
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,3 +53,27 @@ def no_driver(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let this process and its children see no driver."""
     put(monkeypatch, folder)
     (folder / "nvml.json").unlink()
+
+
+TOKEN = "hf_planted_token_value"
+
+
+def bench(monkeypatch: pytest.MonkeyPatch, folder: Path, points: Sequence[str], **gpu: Any) -> Path:
+    """The working folder, with these points, a GPU and a folder of programs; the environment holds a token."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(folder / "locks"))
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    for name in ("GPU_LOCK", "NCU", "NSYS", "NSYS_LD_LIBRARY_PATH"):
+        monkeypatch.delenv(f"NCUFLOW_{name}", raising=False)
+    planned = [{"id": point, "target": point.split("/")[0], "params": {}} for point in points]
+    (folder / "points.json").write_text(json.dumps(planned))
+    put(monkeypatch, folder, gpu)
+    return folder
+
+
+def program(folder: Path, name: str, body: str) -> None:
+    path = folder / "bin" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/bash\n{body}\n")
+    path.chmod(0o755)

@@ -12,6 +12,7 @@ from typing import Any
 
 import fake_gpus
 import pytest
+from fake_gpus import TOKEN, program
 
 from ncuflow import process
 from ncuflow.cli import dispatch
@@ -24,30 +25,13 @@ from ncuflow.run.profiler import ProfilerOutput
 from ncuflow.target.contract import load
 
 POINTS = ["decode/B1", "decode/B32", "decode/B128"]
-TOKEN = "hf_planted_token_value"
 
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with points, a fake GPU, and a token in the environment."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    for name in ("CUDA_VISIBLE_DEVICES", "NCUFLOW_GPU_LOCK", "NCUFLOW_NCU"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(process, "GRACE_S", 0.2)
-    points = [{"id": point, "target": "decode", "params": {}} for point in POINTS]
-    (tmp_path / "points.json").write_text(json.dumps(points))
-    fake_gpus.put(monkeypatch, tmp_path, {"UUID": "GPU-aaaa", "Name": "NVIDIA H200"})
-    return tmp_path
-
-
-def program(folder: Path, name: str, body: str) -> None:
-    path = folder / "bin" / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f"#!/bin/bash\n{body}\n")
-    path.chmod(0o755)
+    return fake_gpus.bench(monkeypatch, tmp_path, POINTS, UUID="GPU-aaaa", Name="NVIDIA H200")
 
 
 # A fake ncu: knows its -o and the program's --out, and answers --version.

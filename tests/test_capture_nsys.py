@@ -15,6 +15,7 @@ from typing import Any
 
 import fake_gpus
 import pytest
+from fake_gpus import TOKEN, program
 
 from ncuflow.cli import dispatch
 from ncuflow.evidence.tracescrub import scrub_trace, tables
@@ -22,7 +23,6 @@ from ncuflow.process import CaptureError
 from ncuflow.run import nsys
 
 POINTS = ["rope/T512", "rope/T4096"]
-TOKEN = "hf_planted_token_value"
 RECORDED = Path(__file__).parents[1] / "recordings/h200/0.7.2/default"
 SCHEMA = """
 CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
@@ -221,26 +221,10 @@ eval "$(echo "$*" | sed 's# [^ ]*python[^ ]* .*# env >program-seen#')"
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setenv("LD_LIBRARY_PATH", "/program/libraries")
-    for name in ("GPU_LOCK", "NSYS", "NSYS_LD_LIBRARY_PATH"):
-        monkeypatch.delenv(f"NCUFLOW_{name}", raising=False)
-    points = [{"id": point, "target": "rope", "params": {}} for point in POINTS]
-    (tmp_path / "points.json").write_text(json.dumps(points))
     make_export(tmp_path / "export.sqlite")
-    fake_gpus.put(monkeypatch, tmp_path, fake_gpus.H200)
     program(tmp_path, "nsys", FAKE.format(more=""))
-    return tmp_path
-
-
-def program(folder: Path, name: str, body: str) -> None:
-    path = folder / "bin" / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f"#!/bin/bash\n{body}\n")
-    path.chmod(0o755)
+    return fake_gpus.bench(monkeypatch, tmp_path, POINTS, **fake_gpus.H200)
 
 
 def trace(*more: str, target: str = "rope") -> int:
