@@ -1,6 +1,6 @@
 """The registry: names that exist, units, formatting, the arithmetic of sources."""
 
-import gzip
+import lzma
 import re
 from functools import cache
 from pathlib import Path
@@ -46,8 +46,8 @@ library = cache(nvperf.ChipCounters)  # asked without a GPU
 
 @pytest.fixture(params=["ga100", "gh100"])
 def listed(request):
-    path = FACTS / f"ncu-metrics-{request.param}.txt.gz"
-    with gzip.open(path, "rt") as lines:
+    path = FACTS / f"ncu-metrics-{request.param}.txt.xz"
+    with lzma.open(path, "rt") as lines:
         return request.param, {line.split()[0] for line in lines if line.strip()}
 
 
