@@ -493,3 +493,16 @@ def test_reports_of_other_gpus_fit_on_a_screen(report: Path) -> None:
     for kernel in some(found.kernels):
         lines = as_text(launch.of_report(found, kernel["kernel"])).splitlines()
         assert fits(lines)
+
+
+def test_every_kernel_of_a_report_is_a_line_with_its_verdict(capsys) -> None:
+    assert dispatch(["explain", str(SWEEP), "--all"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    every = profiled.by_name(profiled.kernels(ncu.read(SWEEP)))
+    assert len(lines) == len(every) > 1 and head.startswith("kernel")
+    first = explain(SWEEP)
+    assert lines[0].startswith(first.subject.name) and first.limit.words in lines[0]
+    shares = [float(re.search(r" ([\d.]+) % ", line)[1]) for line in lines]
+    assert shares == sorted(shares, reverse=True) and sum(shares) == pytest.approx(100, abs=0.3)
+    with pytest.raises(SystemExit):
+        dispatch(["explain", str(SWEEP), "--all", "--json"])

@@ -88,6 +88,19 @@ def of_report(report: Report, kernel: str | int | None = None, kind: str = "ncu"
     return found.model_copy(update={"notes": notes})
 
 
+def of_every(report: Report) -> list[tuple[Explanation, float | None]]:
+    """Each kernel of a report by its longest launch, those whose launches take the most time first, with what all launches of
+    that name take of the time of the report (of 1)."""
+    every = profiled.kernels(report)
+    whole = profiled.total([one for one in every if one["duration_ns"]])
+    found = []
+    for alike in profiled.by_name(every):
+        timed = [one for one in alike if one["duration_ns"]]
+        one = of_kernel(profiled.longest(alike), alike, report.ncu_version, "ncu")
+        found.append((one, profiled.total(timed) / whole if whole else None))
+    return found
+
+
 def choose(
     every: Sequence[Kernel], kernel: str | int | None, called: str
 ) -> tuple[Kernel, list[Kernel]]:

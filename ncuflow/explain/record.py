@@ -6,13 +6,13 @@ is null, and `missing` says what would bring it; nothing is judged from counters
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import ClassVar, Literal
 
 from ncuflow.answer import AnswerPart, Tier
 from ncuflow.evidence.provenance import TIERS
-from ncuflow.format import pct, quantity, short, with_unit
+from ncuflow.format import aligned, pct, percent, quantity, short, with_unit
 from ncuflow.io import clean
 
 
@@ -223,6 +223,7 @@ MOST = 3  # entries of a list that are said
 # Part and the lines that it may take; what the others leave of the screen is for what to try.
 PARTS = {"limit": 2, "waits": 3, "at": 3, "gain": 1, "try": 6, "missing": 3, "note": 2, "from": 2}
 TRY = "try"
+LONGEST_NAME = 48  # columns of a kernel's name in the overview
 
 
 def as_text(found: Explanation) -> str:
@@ -243,6 +244,27 @@ def as_text(found: Explanation) -> str:
     used = len(head) + len(traced) + sum(len(lines) for name, lines in parts.items() if name != TRY)
     parts[TRY] = _part(TRY, said[TRY], min(PARTS[TRY], MOST_LINES - used))
     return "\n".join([*head, *(line for name in PARTS for line in parts[name]), *traced]) + "\n"
+
+
+def overview(every: Sequence[tuple[Explanation, float | None]]) -> str:
+    """A line per kernel: its share of the time, its longest launch, what limits it, and where its warps wait. share: of 1."""
+    rows = []
+    for found, share in every:
+        waits = (
+            f"{found.stalls[0].reason} {_formatted(found.stalls[0].share)}" if found.stalls else ""
+        )
+        rows.append(
+            [
+                short(found.subject.name, LONGEST_NAME),
+                percent(share, 1),
+                str(found.subject.launches),
+                _formatted(found.time) if found.time else "",
+                found.limit.words if found.limit else "not known",
+                waits,
+            ]
+        )
+    head = ("kernel", "of the time", "launches", "longest", "limit", "waits most for")
+    return aligned(head, rows)
 
 
 def _part(label: str, entries: list[str], most: int) -> list[str]:
