@@ -920,3 +920,15 @@ def test_steps_of_an_nsys_trace_with_a_graph_s_nodes_are_told(tmp_path):
     decode = [one for one in found.groups if one.kind == "decode"]
     names = [{row.name for row in one.kernels if row.family == "GEMM"} for one in decode]
     assert len(names) == 2 and names[0] == names[1] != set()
+
+
+@pytest.mark.parametrize("with_shapes", [True, False])
+def test_waits_for_a_host_that_the_profiler_slowed_are_at_most_so_long(tmp_path, with_shapes):
+    trace = MadeTrace()
+    for _ in range(4):
+        trace.kernel(
+            "gemm", 9, (1,), (32,), idle=300, dims=[[2, 4], [4, 8]] if with_shapes else None
+        )
+    found = steps.step(trace.write(tmp_path / "trace.json"))
+    assert found.host_slowed is with_shapes is (summary.SLOWED in found.problems)
+    assert ("at most" in report(found)) is with_shapes

@@ -238,6 +238,8 @@ class StepAnswer(Answer):
     """What was known of the model besides the launches, and from where."""
     recording: str | None
     """The recording whose points and ceilings the launches are compared with; null without one."""
+    host_slowed: bool = False
+    """Whether the profiler wrote down shapes, which slows the host: its waits, and the steps, are at most as long."""
     problems: list[str]
     """What is missing or was left out, and how to record it."""
     family_pct: float

@@ -45,6 +45,7 @@ VERSIONS = (
 US = 1e-3
 _REDUCES = re.compile(r"split_?k_?reduce", re.IGNORECASE)  # of a product that cuBLAS splits along k
 _LAUNCHES = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
+SLOWED = "the profiler wrote down shapes, which slows the host: what the GPU waits for it is at most this in the engine alone"
 NODE = "CUDA graphs were traced as a whole: record with `nsys profile --cuda-graph-trace=node`, and each of their kernels is told"
 
 
@@ -81,10 +82,16 @@ class Summary:
                 for name, value in self.given.values.items()
             },
             recording=self.held.name,
+            host_slowed=self.host_slowed,
             problems=self._problems(),
             family_pct=_share_pct(kernels, [one.family != OTHER for one in kernels]) or 0.0,
             shape_pct=_share_pct(ours, [_is_told(one.shape) for one in ours]),
         )
+
+    @cached_property
+    def host_slowed(self) -> bool:
+        """Whether the profiler wrote down shapes, which takes the host longer than the launches."""
+        return any(one.dims for one in self.timeline.shapes)
 
     @cached_property
     def devices(self) -> list[int]:
@@ -132,6 +139,8 @@ class Summary:
 
     def _problems(self) -> list[str]:
         found = list(self.timeline.problems)
+        if self.host_slowed:
+            found.append(SLOWED)
         if others := [one for one in self.devices if one not in (UNSAID, self.device)]:
             more = f"{len(others)} other{'s' * (len(others) > 1)}"
             found.append(

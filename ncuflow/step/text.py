@@ -22,7 +22,7 @@ def report(found: StepAnswer) -> str:
     each = max(3, MOST_KERNELS // max(1, len(groups)))
     lines = [*_head(found)]
     for group in groups:
-        lines += ["", *_group(group, each, found.found_by == WHOLE)]
+        lines += ["", *_group(group, each, found)]
     if len(found.groups) > len(groups):
         lines.append(
             f"… and {len(found.groups) - len(groups)} other kinds of steps (--json has all)"
@@ -46,7 +46,7 @@ def told_by(found: StepAnswer) -> str:
     return WHOLE if found.found_by == WHOLE else f"{with_unit(steps, 'steps')} by {found.found_by}"
 
 
-def _group(group: StepGroup, most: int, whole: bool) -> Iterator[str]:
+def _group(group: StepGroup, most: int, found: StepAnswer) -> Iterator[str]:
     times = group.step_us
     title = f"{group.kind}{' (CUDA graph)' if group.replayed else ''}"
     tokens = ""
@@ -56,8 +56,10 @@ def _group(group: StepGroup, most: int, whole: bool) -> Iterator[str]:
     count = f"{group.steps} step{'s' * (group.steps != 1)}"
     middle = f"({micro(times.q25)} to {micro(times.q75)} the middle half)"
     said = f"{title}: {count}{tokens}, median {micro(times.median)} {middle}, worst {micro(times.most)} (step {group.worst})"
-    yield short(f"all: {micro(times.median)}" if whole else said, WIDTH)
-    yield from wrap(_idle(group), WIDTH, initial_indent="  ", subsequent_indent="  ")
+    yield short(f"all: {micro(times.median)}" if found.found_by == WHOLE else said, WIDTH)
+    yield from wrap(
+        _idle(group, found.host_slowed), WIDTH, initial_indent="  ", subsequent_indent="  "
+    )
     header = ("share", "time", "n", "each", "kernel", "family", "of the roof", "alone", "shape")
     rows = [_row(one) for one in group.kernels[:most]]
     for line in aligned(header, rows, left=9).splitlines():
@@ -68,7 +70,7 @@ def _group(group: StepGroup, most: int, whole: bool) -> Iterator[str]:
     yield from (_gain(one) for one in group.gains[:MOST_GAINS])
 
 
-def _idle(group: StepGroup) -> str:
+def _idle(group: StepGroup, slowed: bool) -> str:
     gaps, parts = group.gaps, []
     idle = group.shown_us - group.busy_us
     other = group.shown_us != group.step_us.median
@@ -82,7 +84,7 @@ def _idle(group: StepGroup) -> str:
     ):
         us = getattr(gaps, name) if gaps else 0
         if us >= 0.005 * max(idle, 1):
-            parts.append(f"{micro(us)} {why}")
+            parts.append(f"{'at most ' * (slowed and name != 'graph_us')}{micro(us)} {why}")
     if group.overlapped_us:
         parts.append(f"{micro(group.overlapped_us)} on several streams at once")
     if group.exposed_communication_us:
