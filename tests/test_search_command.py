@@ -54,7 +54,7 @@ def test_the_winner_of_each_shape_its_price_and_what_became_of_the_others(machin
 
 @pytest.mark.exhaustive
 def test_where_nothing_compiles_nothing_is_timed(machine: Machine) -> None:
-    status, said, found = searched(machine, "--knobs", "asserted")
+    status, said, found = searched(machine, "--only", "asserted")
     assert status == 1 and found is None
     assert "error: no variant compiles: data/include/flashinfer/toy.cuh:10: " in said
     status, said, found = searched(machine, "--knobs", "gone")

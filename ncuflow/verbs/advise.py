@@ -3,7 +3,7 @@
     ncuflow advise --workload mine.json --out advice.json [--html page.html]
     ncuflow advise decode --blocks '[{"batch": [1, 32], "kv_heads": 8}]'
     ncuflow advise --recorded recordings/h200/0.7.2/default
-    ncuflow advise --tunables TARGET [--blocks JSON | --points points.json] [--knobs NAME…] [--budget 12] [--budget 90s]
+    ncuflow advise --tunables TARGET [--blocks JSON | --points points.json] [--only NAME…] [--budget 12] [--budget 90s]
 
 Shapes are those of a sweep (--workload: the configuration that `ncuflow workload` writes, or what it reads), of --blocks of
 a target, or of points.json files. On a GPU each choice of a shape (backend, CUDA or tensor cores, split, graph, what the
@@ -26,6 +26,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from ncuflow.answer import Answer
 from ncuflow.experiments import advice, choices, page
@@ -78,7 +80,9 @@ def command(
     audit: list[Path] | None = None,
     target: list[str] | None = None,
     tunables: bool = False,
-    knobs: list[str] | None = None,
+    only: Annotated[
+        list[str] | None, Parameter(name=("--only", "--knobs"))
+    ] = None,  # its older name
     apply: Annotated[list[tuple[Literal["python", "flashinfer-store"], Path]] | None, Each] = None,
     also: Annotated[list[str] | None, Each] = None,
     out: OutFile = None,
@@ -101,7 +105,7 @@ def command(
         audit: a store of FlashInfer's autotuner, its tactics against their runners-up; of two what differs, without a GPU
         target: those to take, of several
         tunables: search constants of the source as well
-        knobs: the tunables to search (default: all)
+        only: the tunables to search (default: all)
         apply: KIND OUT; python: a module that a server imports; flashinfer-store: through FlashInfer's autotuner, into a folder
         also: NAME=A,B: a further parameter that is free here, such as page_size=1,16
         out: advice.json
@@ -128,14 +132,14 @@ def command(
         for name, value in given.items():
             if chosen and value and name != mode:
                 raise UsageError(f"{name} is of an advice: not with {mode}")
-    if knobs and not tunables:
-        raise UsageError("--knobs is of a search: with --tunables")
+    if only and not tunables:
+        raise UsageError("--only is of a search: with --tunables")
     targets, seconds = target or ([kernel] if kernel else []), _budgets(budget or ())
     limits = RaceLimits(effect, patience, min(seconds.values(), default=BUDGET_S), jobs)
     if audit:
         found, text, status = _audited(audit, targets, limits)
     elif tunables:
-        found, text, status = _searched(targets, points, blocks, knobs, seconds, limits)
+        found, text, status = _searched(targets, points, blocks, only, seconds, limits)
     else:
         asked = ShapesAsked(targets, _freed(also or ()), workload, points, blocks_of(blocks))
         advised = _advised(asked, limits, recorded, counters, wanted.get("flashinfer-store"))
@@ -220,7 +224,7 @@ def _searched(
     targets: Sequence[str],
     points: Sequence[Path] | None,
     blocks: str | None,
-    knobs: Sequence[str] | None,
+    only: Sequence[str] | None,
     budgets: Mapping[str, float],
     limits: RaceLimits,
 ) -> tuple[Answer, str, int]:
@@ -234,13 +238,13 @@ def _searched(
         raise UsageError("--tunables takes one file of points")
     target, given = of_target(targets[0], points[0] if points else None, blocks_of(blocks))
     shapes = choices.shapes(target, given)
-    _known_tunables(knobs, target, shapes)
+    _known_tunables(only, target, shapes)
     installed = installed_package()
     nvml.visible()  # who has no GPU need not wait for a compiler to hear of it
     plan = SearchPlan(
         target,
         shapes,
-        only=knobs,
+        only=only,
         variants=min(map(int, counts), default=MOST),
         seconds=min((s for text, s in budgets.items() if text not in counts), default=None),
         effect=limits.effect,
