@@ -465,16 +465,16 @@ TARGET = Target(
             bound="1 - time_cold_us / step_cold_us",
             symbol=Symbol("CUDAGraphBatchDecodeWithPagedKVCacheWrapper", "decode.py"),
             change="capture the step with `CUDAGraphBatchDecodeWithPagedKVCacheWrapper`, whose grids are padded to what a later "
-            "plan() could need: kernels of few blocks take longer",
+            "plan() could need: kernels take longer for as many instructions, of many sequences too",
             choice="launch",
             metric="step_cold_us",
         ),
         Opportunity(
             what="no split",
             shown="the merge takes {merge_pct} of the kernels' time",
-            # with fewer sequences unsplit blocks are too few
+            # with fewer sequences unsplit blocks are too few, and the longest of unequal ones ends alone
             where="merge_pct > 0 and cores == 'tensor' and split == pdl == 'auto' and launch == 'eager' "
-            "and batch * kv_heads >= 0.9 * gpu_sm_count",
+            "and batch * kv_heads >= 0.9 * gpu_sm_count and lengths == 'even'",
             bound="merge_pct / 100",
             symbol=attention.SPLIT,
             change="`plan(disable_split_kv=True)`",
@@ -488,7 +488,7 @@ TARGET = Target(
             # places stay empty in the attention kernel alone
             bound="blocks_pct / 100 * main_pct / 100",
             symbol=Symbol(_CHUNKS, "attention/scheduler.cuh"),
-            change="lower the least chunk where sequences × KV heads leave SMs empty",
+            change="lower the least chunk where chunks × KV heads leave places for blocks empty",
             trial="decode-shorter-chunks",
         ),
         Opportunity(
@@ -498,8 +498,8 @@ TARGET = Target(
             # places stay empty in the attention kernel alone
             bound="blocks_pct / 100 * main_pct / 100",
             symbol=attention.SPLIT,
-            change="lower `min_kv_chunk_size`, which `PrefillBinarySearchKVChunkSize` starts from, where sequences × KV "
-            "heads leave SMs empty",
+            change="lower `min_kv_chunk_size`, which `PrefillBinarySearchKVChunkSize` starts from, where chunks × KV "
+            "heads leave places for blocks empty",
             how="`ncuflow try` such a patch",
         ),
     ),

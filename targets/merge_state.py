@@ -179,16 +179,6 @@ TARGET = Target(
             change="`merge_state(v_a, s_a, v_b, s_b)`, where the two need not be put side by side",
             choice="merge_two",
         ),
-        Opportunity(
-            what="more rows per launch",
-            shown="the grid is {waves} waves: missing blocks take {blocks_pct} of the time",
-            where="blocks_pct >= 20",
-            bound="blocks_pct / 100",
-            other_work=True,
-            symbol=Symbol("MergeStates", "attention/cascade.cuh"),
-            change="merge the rows of all requests in one call",
-            how="points with a larger `seq_len` in the sweep, time per row",
-        ),
     ),
     compared=(
         Choice(

@@ -472,7 +472,7 @@ TARGET = Target(
             what="queries, keys and values of 8 bits",
             shown="the tensor pipe is busy {tensor_pipe_elapsed_pct} of the time, at half the rate that it has for 8 bits",
             where="info_backend == 'fa3' and dtype == 'f16' and kv == 'same' and soft_cap == 0 and busiest_unit == 'tensor'",
-            bound="0.5",
+            bound="tensor_pipe_elapsed_pct / 100 / 2",
             other_work=True,
             symbol=_FP8_KERNEL,
             change="`plan(q_data_type=torch.float8_e4m3fn, o_data_type=torch.float16)`, at the price of precision",
@@ -496,20 +496,10 @@ TARGET = Target(
             "thread row for each chunk, most of which hold none",
             # chunks that somebody asked for are not plan()'s; where blocks merge less than a row of a head each, none idles
             where="merge_pct > 0 and split == 'auto' and batch * seq_len * qo_heads > 16 * gpu_sm_count",
-            bound="merge_pct / 100 * (1 - merge_dram_pct / 100)",
             symbol=attention.MERGE,
-            change="give idle thread rows other rows and heads, as `MergeStatesKernel` does",
+            change="give idle thread rows other rows and heads, as `MergeStatesKernel` does, whose time for as many rows the "
+            "chapter of merging has",
             how="instantiate `VariableLengthMergeStates` with a smaller `bdy` for few chunks, and `ncuflow try` the patch",
-        ),
-        Opportunity(
-            what="chunks of 16 pages",
-            shown="launch and tail take {tail_pct} of the time, missing blocks {blocks_pct}",
-            where="info_backend == 'fa2' and split == 'auto' and tail_pct + blocks_pct > 20",
-            bound="(tail_pct + blocks_pct) / 100",
-            symbol=Symbol(_CHUNKS, "attention/scheduler.cuh"),
-            change="`plan(fixed_split_size=16)`",
-            choice="prefill_chunk",
-            relaunches=True,
         ),
         Opportunity(
             what="heads on the fast axis of the grid, the longest query tiles first",
@@ -530,20 +520,10 @@ TARGET = Target(
             shown="pages are gathered by a producer warpgroup with cp.async, with no TMA, and CTA_KV is smaller: "
             "schedulers issue in {issue_active} of their active cycles, "
             "the tensor pipe is busy {tensor_pipe_elapsed_pct} of the time",
-            where="info_backend == 'fa3' and layout == 'paged'",
+            where="info_backend == 'fa3' and layout == 'paged' and cached == 0",  # a cached prefix is in pages
             symbol=Symbol("load", "attention/hopper/sparse_mainloop.cuh"),
             change="prefill new tokens through `BatchPrefillWithRaggedKVCacheWrapper` before they are appended to the cache",
             choice="layout",
-        ),
-        Opportunity(
-            what="more requests in one plan()",
-            shown="the grid is {waves} waves: missing blocks take {blocks_pct} of the time",
-            where="blocks_pct >= 20 and batch == 1 and split == 'auto'",
-            bound="blocks_pct / 100",
-            other_work=True,
-            symbol=Symbol("PrefillPlan", "attention/scheduler.cuh"),
-            change="batch the prefills of several requests (`qo_indptr`)",
-            how="points with a larger `batch` in the sweep, time per sequence",
         ),
     ),
 )

@@ -30,6 +30,8 @@ CHECKED_ELEMENTS = 1 << 27  # of a tensor, compared with the reference
 _DEFAULTS: dict[str, bool] = {}  # whether FlashInfer would take its CUDA norms by itself
 SCALE = 0.02  # of fp8 outputs: their largest value is 448
 QUANTISED = 5e-2  # relative L2 error allowed in fp8: its 3 bits of mantissa round by 2.6e-2
+_FREE = {"norm": "auto", "pdl": "auto"}  # what a caller chooses, by FlashInfer's default
+_READ = Symbol("FLASHINFER_USE_CUDA_NORM", "norm/__init__.py")
 # variant -> (name in the id, tensors of rows*hidden read and written, FLOPs per element)
 _VARIANTS = {
     "rmsnorm": ("rmsnorm", 2, 5),
@@ -400,6 +402,11 @@ TARGET = Target(
     # one row; elements that no vector divides; a row longer than a block's first vectors
     edges=lambda p: [{"rows": 1}, {"rows": 3, "hidden": 4095}, {"rows": 3, "hidden": 16384}],
     memory=lambda p: 2 * work(p).bytes,
+    free=lambda p: dict(_FREE),
+    asked=lambda p: (
+        {"call": {"enable_pdl": False} if p["pdl"] == "off" else {}}
+        | ({"environment": {_READ.name: "1"}} if p["norm"] == "cuda" else {})
+    ),
     # a kernel of the CuTe DSL is one that nsys does not record
     stops_tracing=lambda p: False if p["norm"] == "cuda" else None,
     work=work,
@@ -489,15 +496,16 @@ TARGET = Target(
             "auto",
             "cuda",
             of_kernels=True,
+            metrics=("time_cold_us", "host_launch_us"),
         ),
         Choice("norm_dtype", "fp16 or bf16", "dtype", "f16", "bf16", given="model"),
         dependent_launch("norm_pdl"),
     ),
     options=(
         Option(
-            "FLASHINFER_USE_CUDA_NORM",
+            _READ.name,
             "import of FlashInfer, from the environment",
-            Symbol("rmsnorm", "norm/__init__.py"),
+            _READ,
             "norm",
         ),
         Option(
@@ -537,10 +545,21 @@ TARGET = Target(
             what="the CuTe DSL norms",
             shown="schedulers issue in {issue_active} of their active cycles, DRAM is busy {sol_dram_pct} of the time",
             where="norm == 'cuda' and busiest_pct >= 50",
-            symbol=Symbol("rmsnorm", "norm/__init__.py"),
+            symbol=_READ,
             change="`pip install nvidia-cutlass-dsl`, and no `FLASHINFER_USE_CUDA_NORM=1`",
             choice="norm",
             inverted=True,
+        ),
+        Opportunity(
+            what="the CUDA norms for few rows, outside a CUDA graph",
+            shown="the call takes the host {host_launch_us}, its CuTe DSL kernel {time_hot_us}",
+            where="norm == pdl == 'auto' and info_implementation == 'CuTe DSL' and host_launch_us > time_hot_us",
+            bound="1 - time_hot_us / step_us",
+            symbol=_READ,
+            change="`FLASHINFER_USE_CUDA_NORM=1` before FlashInfer is imported, for all norms of the process, where the GPU "
+            "waits for the host; a CUDA graph spares more, and in it nothing is gained",
+            choice="norm",
+            metric="step_us",
         ),
         Opportunity(
             what="fewer instructions per element",

@@ -416,6 +416,7 @@ TARGET = Target(
             "scale 1 its smoothing cancels, and it splits heads "
             "over few blocks; or use `RopeHeadSplit` below `num_ctas_0` too",
             choice="rope_llama31",
+            trial="rope-angles-once",
             relaunches=True,
         ),
         Opportunity(

@@ -167,6 +167,78 @@ def test_the_file_of_trials_is_what_changes_advices_and_a_recording_say(recorded
     assert all(one.row() in stored_rows for one in made)
 
 
+# Folders of changes that no opportunity names, and why.
+UNNAMED = {"decode-heads-fast": "3 % where decode-uneven-chunks, which is named, brings a quarter"}
+
+
+def test_each_change_that_was_tried_is_an_opportunitys_trial() -> None:
+    named = {one.trial for target in known().values() for one in target.opportunities}
+    for path in some(sorted((ROOT / "examples/changes").glob("*/README.md"))):
+        if not path.read_text().startswith("# Planted") and path.parent.name not in UNNAMED:
+            assert path.parent.name in named, path
+
+
+def test_what_points_of_a_sweep_try_is_a_choice_and_no_roof_is_a_mechanism() -> None:
+    for one in (one for target in known().values() for one in target.opportunities):
+        larger = re.match(
+            "points with a larger", one.how
+        )  # is other traffic, and stands in the table of points
+        roof = re.fullmatch(r".*\(1 - \w*dram_pct / 100\)", one.bound)
+        assert not larger and not roof, one.what
+
+
+@pytest.mark.parametrize(
+    ("target", "what", "condition"),
+    [
+        ("prefill", "contiguous K and V", "cached == 0"),  # a prefix in the cache is in pages
+        ("decode", "no split", "lengths == 'even'"),  # a split cuts the longest of unequal ones
+        ("rmsnorm", "CUDA norms for few rows", "norm == 'auto'"),
+    ],
+)
+def test_a_change_is_advised_where_it_can_be_made(
+    target: str, what: str, condition: str, recorded: Recorded
+) -> None:
+    for point in some(advised(recorded, what, target)):
+        assert holds(condition, point["params"]), point["point"]
+
+
+def test_half_of_the_bits_saves_half_of_the_pipes_time(recorded: Recorded) -> None:
+    rows = [one for _, results in of(recorded, "prefill") for one in found(results)]
+    for one in some(one for one in rows if one.opportunity.what.startswith("queries, keys")):
+        assert one.most <= one.facts["tensor_pipe_elapsed_pct"] / 200 + 1e-9
+
+
+def test_a_norm_that_only_a_setting_gives_is_no_default_and_the_hosts_side_is_told(
+    recorded: Recorded,
+) -> None:
+    """CuTe DSL is FlashInfer's choice, faster for many rows; its calls take the host longer, which few rows wait for."""
+    for recording in ("h200/0.7.2/default", "h100/0.7.2/default"):
+        results = recorded(recording, "rmsnorm")
+        told = {one.opportunity.what: one for one in found(results)}
+        for what in ("the CuTe DSL norms", "shared memory without bank conflicts"):
+            assert told[what].departs == (("norm", "cuda"),)
+        few = told["the CUDA norms for few rows, outside a CUDA graph"]
+        assert not few.departs and few.group == "won" and few.effect
+        assert (few.effect.metric, len(few.effects)) == ("step_us", 4)
+        assert all(-0.5 < effect.change < -0.35 for effect in few.effects)
+        (beside,) = guide_waits.shown_choices(results)["norm"]["beside"]
+        assert beside["metric"] == "host time of the call" and beside["summary"]["most"] < -0.35
+        index = stored.optional(ROOT / "recordings" / recording / "source_index.json")
+        (read,) = index["environment"]["FLASHINFER_USE_CUDA_NORM"]
+        (row,) = [r for r in opportunity_rows(results, index) if r["what"] == "the CuTe DSL norms"]
+        assert row["source"] == f"norm/__init__.py:{read['line']}"
+
+
+def test_a_replayed_decode_takes_longer_at_every_batch(recorded: Recorded) -> None:
+    """As its advice says: its padded grid does as many instructions in more time, of many sequences too."""
+    (launch,) = (c for c in known()["decode"].compared if c.key == "launch")
+    for recording in ("h200/0.7.2/default", "h100/0.7.2/default"):
+        results = recorded(recording, "decode")
+        found = effects(replace(launch, metrics=("time_cold_us",)), results)
+        assert {dict(one.fixed)["batch"] for one in found} >= {1, 8, 32, 128}
+        assert all(one.change > 0.03 and one.verdict == "differs" for one in found)
+
+
 @EVERY
 def test_at_most_is_a_mechanisms_and_never_the_roof_alone(
     recording: str, target: str, recorded: Recorded

@@ -32,7 +32,7 @@ MEANINGS = {
     "MASK_MODE": "mask compiled in",
     "CTA_TILE_Q": "query rows per block (heads of a GQA group are packed into rows)",
     "SAME_KV_STRIDES": "K and V have the same strides: one set of offsets serves both",
-    "ENABLE_FP4_REPACK": "staging buffer for 4-bit K and V",
+    "ENABLE_FP4_REPACK": "the launcher can repack 4-bit K and V; at 16 bits it has no buffer for that",
     "NUM_MMA_Q": "16-row tensor-core tiles of Q per warp",
     "NUM_MMA_KV": "16-token tensor-core tiles of KV per warp and step",
     "NUM_MMA_D_QK": "16-element tiles of the head dimension of Q and K",

@@ -260,8 +260,11 @@ def _on_its_host(effect: Effect | None) -> bool:
 
 
 def file_and_line(symbol: Symbol, target: str, index: Any) -> str:
-    """``pos_enc.cuh:1594`` where the index of the measured FlashInfer has the symbol, else its file."""
+    """``pos_enc.cuh:1594`` where the index of the measured FlashInfer has the symbol, or reads that variable, else its file."""
     known = index or {}
+    for read in (known.get("environment") or {}).get(symbol.name) or ():
+        if read["file"] == symbol.header:
+            return f"{symbol.header}:{read['line']}"
     for name, functions in (known.get("functions") or {}).items():
         if name.endswith(f"/flashinfer/{symbol.header}"):
             line = next((line for line, _, function in functions if function == symbol.name), None)

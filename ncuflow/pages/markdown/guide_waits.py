@@ -184,7 +184,7 @@ def _choice(choice: Choice, results: Results) -> Context:
         "metric": METRICS.get(choice.metrics[0], BY_NAME[choice.metrics[0]].formula),
         "beside": [
             {"metric": METRICS.get(metric, metric), "fared": fared(of), "summary": of}
-            for metric in (choice.metrics[1:] if choice.metrics[0] == HOST else ())
+            for metric in (choice.metrics[1:] if HOST in choice.metrics else ())
             if (of := summary([p for p in found if p.metric == metric]))
         ],
         "pairs": _pairs(first, results["points"]),
