@@ -20,7 +20,7 @@ REPORTS = sorted(RECORDING.glob("*/b*/sweep.ncu-rep.xz"))
 
 def parts_of(base: dict, head: dict) -> list[ChangeTerm]:
     """The parts of two launches that are themselves what is compared: ncu's clock is theirs."""
-    ghz = [(k["metrics"]["sm_clock_hz"] or 0) / 1e9 for k in (base, head)]
+    ghz = [(decomposition.profiled_hz(k) or 0) / 1e9 for k in (base, head)]
     rates = (LaunchRates(None, ghz[0]), LaunchRates(None, ghz[1]))
     return decomposition.split(base, head, rates).parts
 
@@ -378,8 +378,30 @@ def test_the_clock_of_ncu_is_no_cause_and_the_kernels_are_compared_in_cycles() -
     found = timed(base, head, (us, 1.1 * us), LaunchRates("H", 1.9), LaunchRates("H", 1.9))
     (cause,) = found.causes
     assert [part.kind for part in cause.parts] == ["instructions"]
-    assert "at 1.90 and 1.60 GHz, compared in cycles" in cause.evidence
+    assert "at 1.90 and 1.60 GHz, compared in active cycles" in cause.evidence
     assert cause.share_of_delta == pytest.approx(1) and found.unexplained == pytest.approx(0)
+
+
+def test_the_clock_of_a_profiled_duration_is_that_of_its_own_cycles() -> None:
+    """The counted clock is of another replay pass: sides that ran alike are compared in time, with their idle SMs."""
+    base, head = kernel(), kernel(busy=0.7)
+    for row, counted in ((base, 1.9e9), (head, 1.75e9)):
+        row["metrics"] |= {"cycles_elapsed": row["duration_ns"] * 1.9, "sm_clock_hz": counted}
+    us = [row["duration_ns"] / 1e3 for row in (base, head)]
+    (cause,) = timed(
+        base, head, (us[0], us[1]), LaunchRates("H", 1.9), LaunchRates("H", 1.9)
+    ).causes
+    assert "GHz" not in cause.evidence and not [f for f in cause.facts if f.kind == "clock"]
+    (idle,) = cause.parts
+    assert (idle.base, idle.head) == pytest.approx((0.09, 0.3)) and idle.share_of_cause == 1
+    head["metrics"]["cycles_elapsed"] = head["duration_ns"] * 1.6
+    (cause,) = timed(
+        base, head, (us[0], us[1]), LaunchRates("H", 1.9), LaunchRates("H", 1.9)
+    ).causes
+    assert "at 1.90 and 1.60 GHz, compared in cycles" in cause.evidence
+    assert cause.delta_us == pytest.approx(us[1] * 1.6 / 1.9 - us[0])
+    assert [p.what for p in cause.parts] == ["launch, tail and uneven SMs"]
+    assert [(f.base, f.head) for f in cause.facts if f.kind == "clock"] == [(1.9e9, 1.6e9)]
 
 
 def test_a_clock_of_the_timing_run_is_a_cause_by_its_own_ratio() -> None:

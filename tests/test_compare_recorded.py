@@ -125,16 +125,24 @@ V_STRIDES = "prefill/paged_S4096_*"
 
 
 def test_the_clock_that_ncu_ran_at_is_no_cause_of_a_timed_change(compared: Compared) -> None:
-    """ncu's clock fell from 1.92 to 1.77 GHz, the timing run's rose from 1.935 to 1.937."""
+    """Its launches ran at 1.79 GHz on both sides; another replay pass of one counted 1.92. The timing run's clock was 1.93."""
+    shared = 0
     for point in some(points(compared("h200/0.6.14/versions", "h200/0.6.18/versions"), V_STRIDES)):
         (cause,) = [c for c in point["causes"] if c["kind"] == "execution"]
-        assert point["verdict"] == "slower" and 0.7 < cause["share_of_delta"] < 1.1
+        assert point["verdict"] == "slower" and "GHz" not in cause["evidence"]
+        assert not [fact for fact in cause["facts"] if fact["kind"] == "clock"]
+        if cause["share_of_delta"] is None:  # ncu's launches differ by more than the timed ones
+            assert cause["delta_us"] > point["head"] - point["base"] > 0
+            continue
+        shared += 1
+        assert 0.7 < cause["share_of_delta"] < 1.1
         for part in cause["parts"]:
             if part["what"] == "SM clock":
                 assert (part["base"], part["head"]) == pytest.approx((1.93e9,) * 2, rel=0.01)
                 assert abs(part["delta_us"]) < 5
         grown = [p["what"] for p in cause["parts"] if p["delta_us"] > 20]
         assert grown == ["instructions", "short_scoreboard"]
+    assert shared == 1
 
 
 EVIDENCE = [

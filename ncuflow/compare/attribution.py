@@ -36,7 +36,7 @@ OTHER_WORK = 4.0
 # Of the timed change: causes that come to more than this, or to the opposite of it, are those of other runs.
 MOST_EXPLAINED = 1.2
 SMALL_REST = 0.05  # of the timed change
-IN_CYCLES = "compared in cycles"
+IN_ACTIVE = "compared in active cycles"
 SAME_INSTRUCTIONS = 0.02
 LEAST_LINE = 0.03  # of a kernel's change: a source line that moved by less is left out
 SHOWN = 40  # characters of names that are not decoded
@@ -162,9 +162,9 @@ def _remainder(found: Sequence[Cause], rest: float, delta_us: float, noise_us: f
         return "nothing that both sides recorded differs"
     if abs(rest) <= max(noise_us, SMALL_REST * abs(delta_us)):
         return "no more than runs of one side differ by"
-    clocks = next((cause.evidence for cause in found if IN_CYCLES in cause.evidence), None)
+    clocks = next((cause.evidence for cause in found if IN_ACTIVE in cause.evidence), None)
     if clocks:
-        return "kernels that are compared in cycles: what an idle SM adds is not among them"
+        return "kernels that are compared in active cycles: what an idle SM adds is not among them"
     return (
         f"ncu's and nsys's launches differ by {delta_us - rest:+.3g} µs, the timed ones by {delta_us:+.3g}: "
         "they are other runs, each kernel measured alone"
@@ -304,14 +304,16 @@ def _of_pair(base: Kernel, head: Kernel, base_side: Profile, head_side: Profile)
         split = decomposition.Split((head["duration_ns"] - base["duration_ns"]) / 1e3, [])
     what, before, after = _headline(kind, base, head, facts, split.parts)
     times = f"{base['duration_ns'] / 1e3:.4g} → {head['duration_ns'] / 1e3:.4g} µs"
-    evidence = f"ncu: {times}{_clocks(base, head) if split.cycles else ''}, {_place(head)}"
+    evidence = (
+        f"ncu: {times}{_clocks(base, head, split.cycles) if split.cycles else ''}, {_place(head)}"
+    )
     yield Cause(kind, what, before, after, split.delta_us, evidence, parts=split.parts, facts=facts)
 
 
-def _clocks(base: Kernel, head: Kernel) -> str:
+def _clocks(base: Kernel, head: Kernel, cycles: str) -> str:
     """That ncu's durations are not compared, and why."""
-    ghz = [(kernel["metrics"]["sm_clock_hz"] or 0) / 1e9 for kernel in (base, head)]
-    return f" at {ghz[0]:.2f} and {ghz[1]:.2f} GHz, {IN_CYCLES}"
+    ghz = [(decomposition.profiled_hz(kernel) or 0) / 1e9 for kernel in (base, head)]
+    return f" at {ghz[0]:.2f} and {ghz[1]:.2f} GHz, {IN_ACTIVE if cycles == 'active' else 'compared in cycles'}"
 
 
 def same_work(base: Kernel, head: Kernel) -> bool:
@@ -449,7 +451,14 @@ def facts_of(base: Kernel, head: Kernel) -> Iterator[Fact]:
     )
     yield from (Fact(*row) for row in shape if None not in row and row[2] != row[3])
     for row in COUNTERS:
-        yield from _counted(row, base["metrics"].get(row[2]), head["metrics"].get(row[2]))
+        yield from _counted(row, _counter(base, row[2]), _counter(head, row[2]))
+
+
+def _counter(kernel: Kernel, key: str) -> float | None:
+    """A counter of a launch; its clock is that of its duration."""
+    if key == "sm_clock_hz":
+        return decomposition.profiled_hz(kernel)
+    return kernel["metrics"].get(key)
 
 
 def _counted(row: Counted, a: float | None, b: float | None) -> Iterator[Fact]:

@@ -7,7 +7,8 @@ logarithmic mean Divisia decomposition). Cycles per instruction are a sum over t
 further, again without a remainder.
 
 The clock is that of the timing run: what ncu runs at belongs to ncu. Where it ran the two sides at other clocks, their
-durations say nothing of each other, and the kernel is compared in active cycles. A kernel that DRAM limits does not follow
+durations say nothing of each other, and the kernel is compared in elapsed cycles, or in active ones where a report has no
+others: then idle SMs are no part. A kernel that DRAM limits does not follow
 the SM clock: it is compared in time, and from one GPU to another its duration is DRAM bytes ÷ (peak × share of the peak).
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import log
+from typing import Literal
 
 from ncuflow.compare.records import ChangeTerm
 from ncuflow.findings import limiter
@@ -60,12 +62,12 @@ UNKNOWN: Sides = (LaunchRates(), LaunchRates())
 class Split:
     """A kernel's change in µs and its parts, the rates first, then the largest; none where a factor is not known.
 
-    cycles: it is that of the active cycles, at the clocks of the timing runs, as ncu ran the sides at clocks of its own.
+    cycles: of which it is that, at the clocks of the timing runs, as ncu ran the sides at clocks of its own; "" of durations.
     """
 
     delta_us: float
     parts: list[ChangeTerm]
-    cycles: bool = False
+    cycles: Literal["", "elapsed", "active"] = ""
 
 
 def logarithmic_mean(a: float, b: float) -> float:
@@ -94,23 +96,24 @@ def split(base: Kernel, head: Kernel, sides: Sides = UNKNOWN) -> Split:
     known = {name: _both(base, head, key) for name, (key, _) in FACTORS.items()}
     if any(values is None for name, values in known.items() if name not in OPTIONAL):
         return Split(after - before, [])
-    ncu = _both(base, head, "sm_clock_hz")
+    ncu = _positive(profiled_hz(base), profiled_hz(head))
     clock = _positive(sides[0].clock_ghz, sides[1].clock_ghz)
     apart = ncu is not None and abs(_log(ncu) - _log(clock)) > CLOCKS_DIFFER
-    cycles = apart and not by_dram
-    if cycles:
-        after = (
-            before * _active(known, 1) / _active(known, 0) * (clock[0] / clock[1] if clock else 1)
-        )
+    elapsed = _both(base, head, "cycles_elapsed")
+    idle = _idle(known, ncu, 0, before), _idle(known, ncu, 1, after)
+    cycles: Literal["", "elapsed", "active"] = ""
+    if apart and not by_dram:
+        cycles = "elapsed" if elapsed else "active"
+        a, b = elapsed or (_active(known, 0), _active(known, 1))
+        after = before * b / a * (clock[0] / clock[1] if clock else 1)
     scale = logarithmic_mean(before, after)
     found = list(_factors(base, head, known, scale, ncu if by_dram else None))
     if clock and not by_dram:
         found.append(
             ChangeTerm(CLOCK, CLOCK, clock[0] * 1e9, clock[1] * 1e9, "hz", -scale * _log(clock))
         )
-    if not cycles:
+    if cycles != "active":
         rest = after - before - sum(part.delta_us for part in found)
-        idle = _idle(known, ncu, 0, before), _idle(known, ncu, 1, after)
         found.append(ChangeTerm("idle SMs", "launch, tail and uneven SMs", *idle, "of 1", rest))
     return Split(after - before, _sorted(found, after - before, after), cycles)
 
@@ -157,6 +160,13 @@ def dram_bytes(kernel: Kernel) -> float | None:
     """What a launch read and wrote; None where either is not counted."""
     values = [kernel["metrics"].get(f"dram_bytes_{way}") for way in ("read", "write")]
     return sum(v for v in values if v is not None) if None not in values else None
+
+
+def profiled_hz(kernel: Kernel) -> float | None:
+    """The SM clock of a launch's duration under ncu: elapsed cycles ÷ duration, which are of one replay pass. The counted clock
+    is that of another pass, up to a tenth apart: it stands in only where no cycles were counted."""
+    cycles, ns = kernel["metrics"].get("cycles_elapsed"), kernel["duration_ns"]
+    return cycles / ns * 1e9 if cycles and ns else kernel["metrics"].get("sm_clock_hz")
 
 
 def _factors(

@@ -8,7 +8,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log, log1p
+from math import copysign, log, log1p
 from pathlib import Path
 from typing import Any, Literal
 
@@ -359,5 +359,13 @@ def _paired(
 
 
 def _first(row: MetricChange) -> Cause | None:
+    """The cause of the largest share; where ncu's runs differ by more than the timed ones, that which moved the most, if what
+    moved goes the way of the change."""
     known = [cause for cause in row.causes if cause.share_of_delta is not None]
-    return max(known, key=lambda cause: cause.share_of_delta or 0.0, default=None)
+    if known:
+        return max(known, key=lambda cause: cause.share_of_delta or 0.0)
+    way = copysign(1.0, row.head - row.base)
+    moved = {place: way * (cause.delta_us or 0.0) for place, cause in enumerate(row.causes)}
+    if sum(moved.values()) <= 0:
+        return None
+    return row.causes[max(moved, key=lambda place: moved[place])]

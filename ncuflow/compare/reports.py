@@ -148,8 +148,8 @@ def _point(base: Group, head: Group, e: statistics.Estimate, settings: Threshold
 
 def _rates(kernel: Kernel) -> decomposition.LaunchRates:
     """The launches that are compared are ncu's, so its clock is theirs."""
-    of = kernel["metrics"].get
-    clock, dram = of("sm_clock_hz"), of("dram_peak_bytes_per_second")
+    clock = decomposition.profiled_hz(kernel)
+    dram = kernel["metrics"].get("dram_peak_bytes_per_second")
     return decomposition.LaunchRates(kernel["device"], clock and clock / 1e9, dram and dram / 1e9)
 
 
