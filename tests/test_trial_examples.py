@@ -10,6 +10,7 @@ from conftest import some
 from flashinfer_source import flashinfer_package
 
 from ncuflow.experiments.record import EXIT
+from ncuflow.experiments.record import read as recorded
 from ncuflow.experiments.variant import lay, read
 from ncuflow.sweep.points import points
 from ncuflow.target.contract import known, load
@@ -60,3 +61,13 @@ def test_a_patch_applies_to_the_version_that_it_is_of(example: Path, tmp_path: P
     assert overlay.files == set(change.files) and not change.elsewhere
     for file in some(change.files):
         assert (overlay.package / file).read_bytes() != (package / file).read_bytes()
+
+
+def test_causes_of_kept_trials_go_the_way_of_the_time() -> None:
+    """In cycles of the launches that were timed, idle SMs among them: those are what a better order of tiles saves."""
+    kept = [p for path in FOLDER.glob("*/trial*.json.xz") for t in recorded(path) for p in t.points]
+    large = [p for p in kept if p.causes and p.timing and abs(p.timing.change.estimate) > 0.05]
+    for point in some(large):
+        moved = sum(cause.delta_us or 0.0 for cause in point.causes)
+        assert moved * point.timing.change.estimate > 0, point.point
+        assert "idle SM" not in (point.remainder or ""), point.point

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from ncuflow import answer
+from ncuflow.findings import kernelname
 from ncuflow.findings.ceilings import datasheet
 from ncuflow.io import JsonObject
 from ncuflow.model import Point, Provenance, Results
@@ -26,6 +27,7 @@ COVERED = 0.9  # of the points lie inside an interval
 # 1.2, the other 0.8 (benchmarks/RESULTS.md).
 OTHER_GPU = 1.5
 ACROSS = 2.0  # times the width (as a log) of an interval on another architecture, which nothing here measures
+MERGED = 0.05  # of a point's bytes are its output: from there on the merge of partial outputs is no small part of the call
 FEWEST_OF_KIND = 10  # residuals of a kind of point for an interval of its own
 FEWEST = 6  # points of a kernel that it is fitted by itself; fewer share the fit of their target
 Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -130,7 +132,15 @@ def case(
     )
 
 
-def refused(point: Point, rates: PeakRates) -> str:
+def _merges(point: Point, written: int | None) -> bool:
+    """Whether a split leaves partial outputs whose merge takes long: its instructions are in no bound, so that no time of it
+    follows from those of other points. Where a call writes little beside what it reads (decode), they are few."""
+    split = any(kernel["name"].startswith(kernelname.MERGE) for kernel in point["kernels"])
+    moved = point["measurement"]["bytes_analytic"]
+    return split and bool(written and moved and written > MERGED * moved)
+
+
+def refused(point: Point, rates: PeakRates, written: int | None = None) -> str:
     """Why a point is no case."""
     if point["status"] != "ok":
         return point["reason"] or point["status"]
@@ -143,6 +153,8 @@ def refused(point: Point, rates: PeakRates) -> str:
     if rates.sm_tflops(kernel, blocks) is None:
         what, capability = rates.arithmetic(kernel)[0], rates.device.compute_capability
         return f"no peak of {what} is known on compute capability {capability}"
+    if _merges(point, written):
+        return "the KV cache is split, and what merging the partial outputs of so many rows takes is not modelled"
     return "its work is not known"
 
 
@@ -280,8 +292,13 @@ def _fitted(measured: Sequence[BoundedPoint]) -> Numbers:
 # --- predictions.json ----------------------------------------------------------------------------
 
 
-def cases(results: Sequence[Results], floor_us: float) -> tuple[list[BoundedPoint], dict[str, str]]:
-    """(the points of results by their GPU's published peaks, why others are none by id). Raises ValueError for a GPU without."""
+def cases(
+    results: Sequence[Results], floor_us: float, merged: bool = True
+) -> tuple[list[BoundedPoint], dict[str, str]]:
+    """(the points of results by their GPU's published peaks, why others are none by id). Raises ValueError for a GPU without.
+
+    merged: also points whose time is in part that of a merge, which no prediction is made for.
+    """
     found, refusals = [], {}
     for result in results:
         gpu = str(result["provenance"]["gpu"])
@@ -291,10 +308,12 @@ def cases(results: Sequence[Results], floor_us: float) -> tuple[list[BoundedPoin
         rates = PeakRates(sheet["dram_gbs"], device(gpu))
         target = known().get(result["target"])
         for point in result["points"]:
-            if one := case(point, rates, floor_us, _written(target, point)):
+            written = _written(target, point)
+            one = case(point, rates, floor_us, written)
+            if one and (merged or not _merges(point, written)):
                 found.append(one)
             else:
-                refusals[point["point"]] = refused(point, rates)
+                refusals[point["point"]] = refused(point, rates, written)
     return found, refusals
 
 
@@ -318,7 +337,7 @@ def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> JsonO
     if not model.measured:
         raise ValueError(f"{origins[0]['gpu']}: none of these points was timed")
     floor = median(case.floor_us for case in here)
-    every, refusals = cases(wanted, floor)
+    every, refusals = cases(wanted, floor, merged=False)
     there = [case for case in every if model.knows(case)]
     strange = {c.point: f"{c.kernel} was not measured" for c in every if not model.knows(c)}
     timed = [case for case in there if case.measured_us is not None]
