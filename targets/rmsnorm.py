@@ -557,7 +557,7 @@ TARGET = Target(
             bound="1 - time_hot_us / step_us",
             symbol=_READ,
             change="`FLASHINFER_USE_CUDA_NORM=1` before FlashInfer is imported, for all norms of the process, where the GPU "
-            "waits for the host; a CUDA graph spares more, and in it nothing is gained",
+            "waits for the host; in a CUDA graph nothing does",
             choice="norm",
             metric="step_us",
         ),

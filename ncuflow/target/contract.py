@@ -205,7 +205,8 @@ class Target:
     resolves   what FlashInfer makes of these defaults on a GPU of a compute capability, "9.0", where that is told by them
     tuned      what of a point's parameters a runner of an operation of FlashInfer's autotuner has at shapes of its tensors; None
                of others
-    asked      how FlashInfer is asked for what a point chooses of these: arguments by call, "wrapper", "plan" or "run"
+    asked      how FlashInfer is asked for what a point chooses of these: arguments by call, "wrapper", "plan" or "run";
+               variables by "environment"
     written    of its work's bytes, those that its kernels write, or read again after that: L2 may keep them from DRAM
 
     On its page:
