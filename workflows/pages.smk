@@ -73,6 +73,7 @@ rule pages:
         claims=rules.claims.output,
         hotlines=rules.hotlines.output,
         source_index=captured("source_index.json"),
+        build=captured("build.json"),
         records=RUNNING.records(),
         code=closure.inputs("pages", pages=OVER_ALL),
     output:
