@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field
 
 from ncuflow.answer import Answer, AnswerColumn, AnswerPart, cut
 from ncuflow.compare.differences import Difference, TwoGpus
-from ncuflow.findings.statistics import FASTER, SLOWER, Estimate, Floor
+from ncuflow.findings.statistics import FASTER, SLOWER, Estimate, Floor, beyond
 from ncuflow.io import read_as
 
 Value = bool | int | float | str | list[Any] | None
@@ -65,7 +65,7 @@ class Cause:
     """One explanation. ``delta_us`` is what it adds to the time, ``share_of_delta`` that over Δ.
 
     kind: kernel_added, kernel_removed, kernel_replaced, template, code, launch_shape, clock,
-    execution, gpu, other_work, copy_added, copy_removed, copy_changed, gap.
+    execution, gpu, other_work, copy_added, copy_removed, copy_changed, gap, setting.
     share_of_delta: None where the causes together are more than the timed change: no share of it is theirs.
     """
 
@@ -284,7 +284,7 @@ def answered(found: Comparison, columns: Mapping[str, str], limit: int | None) -
 
 # --- comparisons in a row --------------------------------------------------------------------
 
-COLD = "cold_us"
+COLD, HOST = "cold_us", "host_us"
 StepChange = tuple[int, MetricChange]
 
 
@@ -292,6 +292,7 @@ StepChange = tuple[int, MetricChange]
 class Shift:
     """Points of a target that changed in one step for one cause; steps count from 0.
 
+    host: of the launching call of the point whose call moved the most, where that is more than its time did; None elsewhere.
     changes: of each point; back: the step that brought their times back to what they were, with its changes, None where none did.
     """
 
@@ -301,6 +302,7 @@ class Shift:
     changes: list[MetricChange]
     back: int | None
     returned: list[MetricChange]
+    host: MetricChange | None = None
 
     @property
     def cause(self) -> Cause | None:
@@ -337,9 +339,23 @@ def shifts(found: Sequence[Comparison]) -> list[Shift]:
             [row for _, row, _ in members],
             back if back < len(found) else None,
             [row for _, _, row in members if row],
+            _host(found[step], {name: row for name, row, _ in members}),
         )
         for (target, step, back, _), members in sorted(groups.items(), key=lambda item: item[0])
     ]
+
+
+def _host(found: Comparison, changed: Mapping[str, MetricChange]) -> MetricChange | None:
+    """The launching call that moved the most, further than runs of one side do and than its point's time."""
+    floor = found.statistics.floors.get(HOST)
+    calls = [
+        (abs(call.head - call.base), call)
+        for point in found.points
+        if floor and point.id in changed and (call := point.metrics.get(HOST))
+        if beyond(call.relative, floor.value)
+        if abs(call.head - call.base) > abs(changed[point.id].head - changed[point.id].base)
+    ]
+    return max(calls, key=lambda one: one[0])[1] if calls else None
 
 
 def _paired(

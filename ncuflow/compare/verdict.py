@@ -14,6 +14,7 @@ from typing import Any
 
 from ncuflow.compare import attribution, decomposition, differences, reports, traces
 from ncuflow.compare.records import (
+    Cause,
     Comparison,
     MetricChange,
     Named,
@@ -36,6 +37,7 @@ METRICS = {"cold_us": "time_cold_us", "host_us": "host_launch_us", "plan_us": "p
 HOST = {"host_us": "launching call", "plan_us": "plan()"}
 SHORT_US = 20.0  # launches below this are a group of their own
 FEWEST_POINTS = 3  # of such a group
+SETTING_DECIDES = 0.5  # of a change: what a setting that one side lacks takes at least
 OTHER_WORK = 1e-3  # of the FLOPs or bytes that a call is: more is another call
 
 
@@ -272,9 +274,35 @@ def _point(base: Side, head: Side, name: str, estimates: Mapping[str, Estimate])
         row = rows[lead]
         sides = base.profile(name), head.profile(name)
         found = attribution.explain(*sides, row.base, row.head, _noise(row))
+        if not found.causes and lead == "cold_us":
+            found = _by_setting(base, head, name, row) or found
         rows[lead] = replace(row, **vars(found))
     target = name.partition("/")[0]
     return PointChange(**vars(rows[lead]), id=name, target=target, metric=lead, metrics=rows)
+
+
+def _by_setting(
+    base: Side, head: Side, name: str, row: MetricChange
+) -> attribution.Explained | None:
+    """What a setting that only the second side knows explains: its own point without that takes most of the way back."""
+    own = head.points[name]["params"]
+    for other, point in head.points.items():
+        differs = [key for key, value in point["params"].items() if value != own.get(key)]
+        known = base.points.get(other)
+        us = point["measurement"].get("time_cold_us")
+        if len(differs) != 1 or not us or not _ok(point) or known is None or _ok(known):
+            continue
+        share = (row.head - us) / (row.head - row.base)
+        if SETTING_DECIDES <= share <= attribution.MOST_EXPLAINED:
+            (key,) = differs
+            what = f"{key} {own.get(key)}, which the first side does not know: with {key} {point['params'][key]}"
+            evidence = f"cold time of {other}"
+            cause = Cause("setting", what, us, row.head, row.head - us, evidence, share)
+            rest = us - row.base
+            return attribution.Explained(
+                [cause], rest, "what else moved with that setting as it was: not profiled"
+            )
+    return None
 
 
 def _noise(row: MetricChange) -> float:

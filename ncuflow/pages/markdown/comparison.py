@@ -189,6 +189,7 @@ def _shift(one: records.Shift) -> Context:
         **vars(one),
         "by": _span(one.changes),
         "why": _why(one.target, one.cause),
+        "host": one.host and f"{one.host.base:.0f} → {one.host.head:.0f} µs",
         "back_by": _span(one.returned),
         "back_why": _why(one.target, one.undone),
     }
@@ -214,6 +215,9 @@ def _why(target: str, cause: Cause | None) -> str:
         if f.kind == "instructions" and isinstance(f.base, float) and isinstance(f.head, float)
     )
     differs = f": {cause.base} → {cause.head}" if isinstance(cause.base, str) else ""
+    if cause.kind == "setting" and isinstance(cause.base, float):
+        part = f", {100 * cause.share_of_delta:.0f} % of the change" if cause.share_of_delta else ""
+        differs = f" it takes {quantity(cause.base, 'µs')}{part}"
     return f"{cause.what}{differs}{ratio}"
 
 
