@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ import yaml
 from ncuflow.evidence import location
 from ncuflow.experiments.record import PointTrial, Trial
 from ncuflow.experiments.recorded import read as advice_of
-from ncuflow.expression import evaluate, names
+from ncuflow.expression import evaluate, holds, names
 from ncuflow.findings import locate, opportunities, stored
-from ncuflow.findings.choices import Effect, divided
+from ncuflow.findings.choices import Effect, divided, within
 from ncuflow.findings.tried import CHANGES, Tried, of_effects
-from ncuflow.io import read_as
-from ncuflow.target.contract import Opportunity, Target, known
+from ncuflow.io import read_as, read_json
+from ncuflow.sweep.points import points
+from ncuflow.target.contract import Choice, Opportunity, Target, known
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "ncuflow/findings/tried.yaml"
@@ -40,10 +41,11 @@ def of_recordings(root: Path = ROOT) -> Iterator[Tried]:
 def of_results(results: Any, source: str) -> Iterator[Tried]:
     """The rows of one target's results that have pairs."""
     about = results["provenance"]
+    params = {point["point"]: point["params"] for point in results["points"]}
     for row in opportunities.found(results, tried=()):
         made = of_effects(
-            row.effects, opportunities.telling, target=results["target"], what=row.opportunity.what,
-            where=row.where, gpu=about["gpu"], flashinfer=about["flashinfer"], source=source,
+            row.effects, params, mosts=row.mosts, target=results["target"], what=row.opportunity.what, where=row.where,
+            gpu=about["gpu"], flashinfer=about["flashinfer"], source=source,
         )  # fmt: skip
         if made:
             yield made
@@ -53,15 +55,26 @@ def of_changes(root: Path = ROOT) -> Iterator[Tried]:
     """The trials of the changes that opportunities name."""
     for target, one in _declared():
         folder = root / "examples/changes" / one.trial
-        for path in sorted(folder.glob("trial*.json.xz")) if one.trial else ():
+        if not one.trial:
+            continue
+        told = read_json(folder / "try.json")
+        meant, others = (points(target, told.get(key, [])) for key in ("blocks", "elsewhere"))
+        params = {point.id: point.params for point in [*others, *meant]}
+        controls = {point.id for point in others}
+        for path in sorted(folder.glob("trial*.json.xz")):
             trial = read_as(path, Trial, "a trial")
             effects = [_of_trial(point) for point in trial.points if point.timing]
             made = of_effects(
-                effects, opportunities.telling, target=target.name, what=one.what, where="",
+                effects, params, controls, target=target.name, what=one.what, where="",
                 gpu=trial.gpu, flashinfer=trial.flashinfer, source=f"{CHANGES}{one.trial}",
             )  # fmt: skip
             if made:
                 yield made
+
+
+def _never(where: str, params: Mapping[str, Any]) -> bool:
+    """Whether a condition is known not to hold at a point, whatever its counters are."""
+    return evaluate(where, {**dict.fromkeys(names(where)), **params}) is False
 
 
 def _of_trial(point: PointTrial) -> Effect:
@@ -81,18 +94,33 @@ def of_advices(root: Path = ROOT) -> Iterator[Tried]:
         advice = advice_of(path)
         for target, one in _declared():
             effects = list(_of_choice(target, one, advice)) if one.metric == advice.metric else []
+            params = {effect.base_point: dict(effect.fixed) for effect in effects}
+            own = _said(target, one, advice) if effects else []
             for part in divided(effects) if effects else ():
                 made = of_effects(
-                    part.effects, opportunities.telling, target=target.name, what=one.what,
-                    where=part.where, gpu=advice.gpu, flashinfer=advice.versions.get("FlashInfer"),
+                    part.effects, params, target=target.name, what=one.what,
+                    where=" and ".join([*own, *filter(None, [part.where])]),
+                    gpu=advice.gpu, flashinfer=advice.versions.get("FlashInfer"),
                     source=path.parent.relative_to(root).as_posix(),
                 )  # fmt: skip
                 if made:
                     yield made
 
 
+def _said(target: Target, one: Opportunity, advice: Any) -> list[str]:
+    """What the choice of an opportunity asks that not all its shapes have."""
+    choice = _choice(target, one)
+    asked = [
+        {**shape.params, **target.free(shape.params)}
+        for shape in advice.shapes
+        if shape.target == target.name
+    ]
+    shown = [params for params in asked if not _never(one.where, params)]
+    return within(choice, shown) if choice else []
+
+
 def _of_choice(target: Target, one: Opportunity, advice: Any) -> Iterator[Effect]:
-    choice = next((c for c in target.compared if c.key == one.choice), None)
+    choice = _choice(target, one)
     if choice is None:
         return
     sides = (choice.other, choice.base) if one.inverted else (choice.base, choice.other)
@@ -107,13 +135,18 @@ def _of_choice(target: Target, one: Opportunity, advice: Any) -> Iterator[Effect
             if other is None or params.get(choice.parameter) != sides[0]:
                 continue
             usual = {**target.free(params), choice.parameter: sides[0]}  # nothing else is set
-            if base.settings == usual and evaluate(one.where, {**unknown, **params}):
+            asked = holds(choice.where, {**dict.fromkeys(names(choice.where)), **params})
+            if base.settings == usual and asked and evaluate(one.where, {**unknown, **params}):
                 apart = base.behind.high < other.behind.low or other.behind.high < base.behind.low
                 yield Effect(
                     one.metric, base.point, other.point, tuple(params.items()), base.time_us,
                     other.time_us, other.time_us / base.time_us - 1,
                     verdict="differs" if apart else "within noise",
                 )  # fmt: skip
+
+
+def _choice(target: Target, one: Opportunity) -> Choice | None:
+    return next((c for c in target.compared if c.key == one.choice), None)
 
 
 def _declared() -> list[tuple[Target, Opportunity]]:

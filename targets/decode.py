@@ -403,7 +403,7 @@ TARGET = Target(
     opportunities=(
         Opportunity(
             what="tensor cores for GQA",
-            shown="schedulers issue in {issue_active} of their active cycles, DRAM is busy {sol_dram_pct} of the time: CUDA "
+            shown="schedulers issue in {issue_active} of their cycles, DRAM is busy {sol_dram_pct}: CUDA "
             "cores multiply a KV token for each query head of its group",
             where="kv_heads < qo_heads and cores == 'cuda'",
             symbol=_WRAPPER,
@@ -447,7 +447,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="a KV cache of 8 bits",
-            shown="DRAM is busy {sol_dram_pct} of the time, and schedulers issue in {issue_active} of their active cycles: the "
+            shown="DRAM is busy {sol_dram_pct}, schedulers issue in {issue_active} of their cycles: the "
             "bytes halve, the instructions do not",
             where="kv == 'same' and backend != 'fa3' and sol_dram_pct >= 60",
             # half of the bytes, by as many instructions, and those that convert

@@ -151,7 +151,7 @@ def test_summary_ranges_over_all_pairs():
     assert (found["pairs"], found["differs"], found["within"]) == (3, 2, 1)
     assert (found["least"], found["most"]) == (pytest.approx(-0.5), pytest.approx(0.5))
     assert found["median"] is None  # some gain, others lose
-    assert [part for part, _ in found["parts"]] == ["batch <= 1", "batch >= 2"]
+    assert [part for part, _ in found["parts"]] == ["batch == 1", "batch == 2", "batch == 3"]
     assert summary([]) is None
 
 
@@ -166,10 +166,12 @@ def pair(change: float, verdict: str = "differs", **fixed: object) -> choices.Ef
     [
         # the value that tells gains from losses, and pairs within noise go with what they resemble
         ([pair(-0.2, cores="tensor", batch=1), pair(0.4, cores="cuda", batch=1)], ["cores == 'tensor'", "cores == 'cuda'"]),
-        ([pair(-0.2, n=1), pair(-0.1, n=4), pair(0, "within noise", n=9), pair(0.1, n=8)], ["n <= 4", "n >= 8"]),
-        ([pair(-0.3, n=8), pair(0.1, n=1), pair(0.2, n=2)], ["n >= 8", "n <= 2"]),
+        ([pair(-0.2, n=1), pair(-0.1, n=4), pair(-0.1, n=2), pair(0, "within noise", n=3), pair(0.1, n=8)], ["n <= 4", "n == 8"]),
+        # a bound is told of three pairs with a change, of fewer their values
+        ([pair(-0.2, n=1), pair(-0.1, n=4), pair(0, "within noise", n=9), pair(0.1, n=8)], ["n in [1, 4]", "n == 8", "n == 9"]),
+        ([pair(-0.3, n=8), pair(0.1, n=1), pair(0.2, n=2)], ["n == 8", "n in [1, 2]"]),
         # what is within noise between the bounds of both belongs to neither
-        ([pair(-0.2, n=1), pair(0.1, n=8), pair(0, "within noise", n=6), pair(-0.1, n=4)], ["n <= 4", "n >= 8", "n == 6"]),
+        ([pair(-0.2, n=1), pair(0.1, n=8), pair(0, "within noise", n=6), pair(-0.1, n=4)], ["n in [1, 4]", "n == 8", "n == 6"]),
         # of two pairs no bound is told, and where they differ in more than one parameter nothing
         ([pair(-0.3, n=8), pair(0.1, n=1)], ["n == 8", "n == 1"]),
         ([pair(-0.3, n=8, m=2), pair(0.1, n=1, m=1)], [""]),

@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from ncuflow.expression import evaluate, holds, names
+from ncuflow.expression import evaluate, holds, names, terms
 from ncuflow.findings import noise, statistics
 from ncuflow.findings.noise import CONFIDENCE
 from ncuflow.model import Measurement, NoiseFloor, Point, Results, Row, Turns
@@ -24,9 +24,8 @@ Fixed = tuple[tuple[str, Any], ...]
 Samples = tuple[float, ...]
 ALPHA = 0.01
 APART = 0.05  # by how much pairs with a change differ from those within noise, to be told apart
-FEWEST_RULED = (
-    3  # pairs from which a bound of a parameter is told; of fewer only the values themselves are
-)
+# Pairs of a side from which a bound of a parameter is told; of fewer only the values themselves are.
+FEWEST_RULED = 3
 FEWEST_SAMPLES = 8  # per side, for the normal approximation
 # column -> the samples in the results file that it is the median of
 SAMPLES = {
@@ -38,6 +37,21 @@ SAMPLES = {
 # Of a launch among many: what the host takes, or the GPU, whichever is longer. By metric, the GPU's time: with its inputs in
 # L2, as what another kernel has just written is, or in DRAM, as each layer's KV cache is.
 STEPS = {"step_us": "hot_us", "step_cold_us": "cold_us"}
+
+
+class Compared(Protocol):
+    """A change and whether it is one."""
+
+    @property
+    def change(self) -> float:
+        """other / base − 1."""
+
+    @property
+    def verdict(self) -> str:
+        """As an ``Effect`` has it."""
+
+
+Told = TypeVar("Told", bound=Compared)
 
 
 @dataclass(frozen=True)
@@ -283,9 +297,24 @@ def _verdict(p: float | None, change: float, floor: float | None) -> str:
     return "differs" if p < ALPHA else "within noise"
 
 
-def with_a_change(found: Iterable[Effect]) -> list[Effect]:
+def with_a_change(found: Iterable[Told]) -> list[Told]:
     """Those that show a change, faster or slower."""
     return [effect for effect in found if effect.verdict != "within noise"]
+
+
+def telling(found: Sequence[Told]) -> Told | None:
+    """Of trials the one that changed the most, in the direction of most of them."""
+    changed = with_a_change(found) or found
+    if not changed:
+        return None
+    gains = median(effect.change for effect in changed) < 0
+    return (min if gains else max)(changed, key=lambda effect: effect.change)
+
+
+def within(choice: Choice, asked: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Of the condition of a choice's pairs the terms that not all of some points meet: what pairs tell is of no others."""
+    points = [{**dict.fromkeys(names(choice.where)), **point} for point in asked]
+    return [term for term in terms(choice.where) if not all(holds(term, p) for p in points)]
 
 
 def divided(found: Sequence[Effect]) -> list[Subgroup]:
@@ -304,58 +333,71 @@ def divided(found: Sequence[Effect]) -> list[Subgroup]:
         least, most = (([abs(effect.change) for effect in side]) for side in sides)
         if least and most and min(least) < max(most) + APART:
             return [Subgroup("", tuple(found))]
-    few = len(found) < FEWEST_RULED
     some, others = ([effect.facts for effect in side] for side in sides)
-    terms = separating(some, others, few) if some and others else []
-    if few and len(terms) > 1:
-        terms = []  # two points differ in much: which of it tells them apart, they do not say
-    if not terms:
+    apart = separating(some, others) if some and others else []
+    if len(found) < FEWEST_RULED and len(apart) > 1:
+        apart = []  # two points differ in much: which of it tells them apart, they do not say
+    if not apart:
         return [Subgroup("", tuple(found))]
-    first, second = (" and ".join(term[side] for term in terms) for side in (0, 1))
+    first, second = (" and ".join(term[side] for term in apart) for side in (0, 1))
     parts = [
         Subgroup(where, tuple(effect for effect in found if holds(where, effect.facts)))
         for where in (first, second)
     ]
     between = [effect for effect in found if not any(effect in part.effects for part in parts)]
     if between:
-        of = names(terms[0][0])[0]
+        of = names(apart[0][0])[0]
         where = _among(of, {effect.facts.get(of) for effect in between})
         parts.append(Subgroup(where, tuple(between)))
     return parts
 
 
 def separating(
-    some: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]], few: bool = False
+    some: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, str]]:
-    """The parameters and traits whose values tell some from others: a condition for each side; of few the values themselves."""
+    """The parameters and traits whose values tell some from others: a condition for each side, a bound where
+    it is one of at least ``FEWEST_RULED``, else the values themselves."""
     found = []
     for name in some[0]:
         mine: set[Any] = {facts.get(name) for facts in some}
         theirs: set[Any] = {facts.get(name) for facts in others}
-        if few or not all(type(value) in (int, float) for value in mine | theirs):
-            if not mine & theirs:
-                found.append((_among(name, mine), _among(name, theirs)))
-        elif max(mine) < min(theirs):
-            found.append((f"{name} <= {max(mine)}", f"{name} >= {min(theirs)}"))
-        elif max(theirs) < min(mine):
-            found.append((f"{name} >= {min(mine)}", f"{name} <= {max(theirs)}"))
+        numbers = all(type(value) in (int, float) for value in mine | theirs)
+        if numbers and max(mine) < min(theirs):
+            bounds = f"<= {max(mine)}", f">= {min(theirs)}"
+        elif numbers and max(theirs) < min(mine):
+            bounds = f">= {min(mine)}", f"<= {max(theirs)}"
+        elif numbers or mine & theirs:
+            continue
+        else:
+            bounds = "", ""
+        sides = zip(bounds, (some, others), (mine, theirs), strict=True)
+        first, second = (
+            f"{name} {bound}" if bound and len(side) >= FEWEST_RULED else _among(name, values)
+            for bound, side, values in sides
+        )
+        found.append((first, second))
     return found
 
 
 def _among(name: str, values: set[Any]) -> str:
-    listed = sorted(values, key=str)
+    numbers = all(type(value) in (int, float) for value in values)
+    listed = sorted(values) if numbers else sorted(values, key=str)
     return f"{name} == {listed[0]!r}" if len(listed) == 1 else f"{name} in {listed!r}"
 
 
-def summary(found: Sequence[Effect]) -> Row | None:
-    """How a choice fares over its pairs; None without pairs.
+def summary(found: Sequence[Effect], own: Sequence[str] = ()) -> Row | None:
+    """How a choice fares over its pairs; None without pairs. own: what all the pairs meet, told with a condition of some.
 
     {pairs, differs, within, untested, in_turns: counts; least, median, most: change over all of them, no median where
     not all gain, lose or stay the same; confidence: of the intervals; parts: [(where, summary)] of pairs that fare unlike}
     """
     if not found:
         return None
-    parts = [(part.where, _summary(part.effects)) for part in divided(found) if part.where]
+    parts = [
+        (" and ".join([*own, part.where]), _summary(part.effects))
+        for part in divided(found)
+        if part.where
+    ]
     return _summary(found) | {"parts": parts}
 
 

@@ -13,18 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Any
 
 from ncuflow import expression
 from ncuflow import format as fmt
 from ncuflow.expression import evaluate, holds
 from ncuflow.findings import choices, limiter
-from ncuflow.findings.choices import STEPS, Effect, Subgroup, divided, with_a_change
+from ncuflow.findings.choices import STEPS, Effect, Subgroup, divided, telling, with_a_change
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.noise import FASTER
 from ncuflow.findings.scope import Scope, point_scope, possible_names
-from ncuflow.findings.tried import CHANGES, Tried, elsewhere
+from ncuflow.findings.tried import CHANGES, MUCH, Tried, elsewhere
 from ncuflow.io import BadInput
 from ncuflow.model import Results, Row
 from ncuflow.parsers.registry import METRICS
@@ -32,7 +31,6 @@ from ncuflow.target.contract import Choice, Opportunity, Target, known
 
 WON, UNTRIED, LOST = GROUPS = ("won", "untried", "lost")
 LEAST = 0.01  # of the time: what can bring less is no opportunity to try
-MUCH = 0.1  # of the time: how much more a point without a trial must be able to bring than the tried one
 
 
 UNITS = {metric.key: metric.unit for metric in METRICS.values()} | {
@@ -88,7 +86,7 @@ class MeasuredOpportunity:
     def saved(self) -> float:
         """The shares of the time that its trials saved, added up over their points; 0 where it won nowhere."""
         if self.effect is None:
-            return -self.elsewhere[0].change if self.group == WON else 0.0
+            return -self.elsewhere[0].told.change if self.group == WON else 0.0
         changed = with_a_change(self.effects) if self.group == WON else []
         return sum(max(0.0, -effect.change) for effect in changed)
 
@@ -220,6 +218,10 @@ def _found(
     )
     if not tried and others:
         return _by_others(others, shown, bounds, reason)
+    own = choices.within(choice, [every[point] for point in shown]) if choice and tried else []
+    parts = [
+        replace(part, where=" and ".join([*own, *filter(None, [part.where])])) for part in parts
+    ]
     changed = [part for part in parts if with_a_change(part.effects)]
     alike = next((part.where for part in parts if changed and part not in changed), "")
     return [
@@ -233,26 +235,42 @@ def _found(
 
 
 def _turning(part: Subgroup, others: Sequence[Tried]) -> tuple[Tried, ...]:
-    """Of what was tried elsewhere that which went the other way than the trials here; none beside a condition."""
-    if part.where:
+    """Of what was tried elsewhere under the same condition that which went the other way than the trials here."""
+    found = telling(part.effects)
+    if found is None:
         return ()
-    gains = (found := telling(part.effects)) is not None and found.change < 0
-    return tuple(t for t in others if t.verdict != "within noise" and t.faster != gains)
+    gains = found.change < 0 and found.verdict != "within noise"
+    return tuple(filter(None, (t.against(gains, part.where) for t in others)))
 
 
 def _by_others(
     others: Sequence[Tried], shown: Sequence[str], bounds: _Bounds, reason: str
 ) -> list[MeasuredOpportunity]:
-    """Rows of what was tried elsewhere alone: one for each condition that points here meet, and one for the points of none."""
+    """Rows of what was tried elsewhere alone: one for each condition that points here meet at which it tells, and one for the
+    points of none."""
     rows, left = [], list(shown)
     for where in dict.fromkeys(t.where for t in others):
-        mine = [p for p in left if not where or holds(where, bounds.every[p])]
+        told = sorted((t for t in others if t.where == where), key=lambda t: -len(t.tried))
+        met = [p for p in left if not where or holds(where, bounds.every[p])]
+        mine = [p for p in met if any(t.tells(bounds.most(p)) for t in told)]
         if mine:
-            told = sorted((t for t in others if t.where == where), key=lambda t: -t.pairs)
-            row = _row(Subgroup(where if len(mine) < len(shown) else "", ()), mine, bounds, reason)
+            terms = [where] if where and len(met) < len(shown) else []
+            terms += _apart(mine, [p for p in met if p not in mine], bounds, others[0].target)
+            row = _row(Subgroup(" and ".join(terms), ()), mine, bounds, reason)
             rows.append(replace(row, elsewhere=tuple(told)))
             left = [p for p in left if p not in mine]
-    return [*rows, *([_row(Subgroup("", ()), left, bounds, reason)] if left else [])]
+    if left:
+        taken = [p for p in shown if p not in left]
+        apart = " and ".join(_apart(left, taken, bounds, others[0].target))
+        rows.append(_row(Subgroup(apart, ()), left, bounds, reason))
+    return rows
+
+
+def _apart(some: Sequence[str], others: Sequence[str], bounds: _Bounds, target: str) -> list[str]:
+    """The first parameter that tells some points from others, as a condition; nothing where none does."""
+    names = known()[target].parameters if target in known() else ()
+    sides = [[{n: bounds.every[p].get(n) for n in names} for p in side] for side in (some, others)]
+    return [term for term, _ in choices.separating(*sides)[:1]] if all(sides) else []
 
 
 def departures(target: Target, results: Results) -> dict[str, tuple[tuple[str, Any], ...]]:
@@ -332,15 +350,6 @@ def _row(
         bounded=bounds.bounded(at),
         departs=tuple(sorted(set.intersection(*sets) or sets[0], key=str)) if all(sets) else (),
     )  # fmt: skip
-
-
-def telling(effects: Sequence[Effect]) -> Effect | None:
-    """Of trials the one that changed the most, in the direction of most of them."""
-    changed = with_a_change(effects) or effects
-    if not changed:
-        return None
-    gains = median(effect.change for effect in changed) < 0
-    return (min if gains else max)(changed, key=lambda effect: effect.change)
 
 
 def _trials(

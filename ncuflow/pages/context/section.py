@@ -21,7 +21,7 @@ from ncuflow.target.source import Symbol
 
 MOST_ELSEWHERE = 2  # trials in other places that a row tells
 CALL = "variant"  # the parameter whose values are calls of their own
-MOST_ROWS = 5  # of a table on a page; the CSV beside it has them all
+MOST_ROWS = 3  # of a table on a page; the CSV beside it has them all
 
 
 def title(name: str) -> str:
@@ -155,10 +155,11 @@ def opportunity_rows(
     results: Results, index: Any, every: Mapping[str, Scope] | None = None
 ) -> list[Context]:
     """[{group, what, where, at, points, more, shown, source, change, most, brought, reason, saved, bound, changed, pairs,
-    spread, same_work}], in the order of the findings.
+    turned, spread, same_work}], in the order of the findings.
 
     All is text but for the points, how many more than the one shown they are, how many pairs were timed, and what they saved
-    and the bound, of 1; same_work: whether the bound is of the time of this work, not of a step or of less work; group is
+    and the bound, of 1; turned: what went the other way elsewhere;
+    same_work: whether the bound is of the time of this work, not of a step or of less work; group is
     one of ``GROUPS``.
     """
     return [_opportunity(one, results["target"], index) for one in found(results, every=every)]
@@ -183,8 +184,9 @@ def _opportunity(one: MeasuredOpportunity, target: str, index: Any) -> Context:
         "reason": one.reason,
         "saved": one.saved,
         "bound": one.most if one.bounded else 0.0,
-        "changed": change(told.change) if (told := one.effect or next(iter(one.elsewhere), None)) else None,
+        "changed": change(told.change) if (told := one.effect or next((t.told for t in one.elsewhere), None)) else None,
         "pairs": len(one.effects),
+        "turned": ", ".join(f"{change(t.told.change)} at `{t.told.at}`" for t in one.elsewhere[:1]) if one.effect else "",
         "spread": ranged(over) if (over := summary(one.effects)) else "",
     }  # fmt: skip
 
@@ -208,7 +210,7 @@ def brought(one: MeasuredOpportunity) -> str:
     if one.calls:
         text += _calls(one.calls)
     if one.elsewhere:
-        text += f"; the other way elsewhere: {'; '.join(t.words() for t in one.elsewhere[:MOST_ELSEWHERE])}"
+        text += f"; the other way elsewhere: {'; '.join(t.words(short=True) for t in one.elsewhere[:MOST_ELSEWHERE])}"
     if one.untried:
         text += f"; not tried at `{one.untried[0].split('/', 1)[1]}`, at most {fmt.percent(one.untried[1])}"
     return text

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from ncuflow.expression import names
 from ncuflow.findings import limiter, waits
-from ncuflow.findings.choices import Effect, effects, summary
+from ncuflow.findings.choices import Effect, effects, summary, within
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import is_torchs, main_kernel
 from ncuflow.findings.kernelname import decode
@@ -16,6 +17,7 @@ from ncuflow.model import Kernel, Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.context.section import fared, file_and_line
 from ncuflow.target.contract import Choice, Option, known
+from ncuflow.target.launch import Params
 
 MOST_TREES = 2
 REMEDIES: dict[str, str] = read_yaml(resource("templates/guide/remedies.yaml"))
@@ -175,7 +177,9 @@ def _default(option: Option, index: Any) -> str | None:
 def _choice(choice: Choice, results: Results) -> Context:
     found = effects(choice, results)
     first = [p for p in found if p.metric == choice.metrics[0]]
-    counted = summary(first)
+    params = [point["params"] for point in results["points"] if point["status"] == "ok"]
+    own = _said(choice, params)
+    counted = summary(first, own)
     return {
         "choice": choice,
         "target": results["target"],
@@ -185,10 +189,16 @@ def _choice(choice: Choice, results: Results) -> Context:
         "beside": [
             {"metric": METRICS.get(metric, metric), "fared": fared(of), "summary": of}
             for metric in (choice.metrics[1:] if HOST in choice.metrics else ())
-            if (of := summary([p for p in found if p.metric == metric]))
+            if (of := summary([p for p in found if p.metric == metric], own))
         ],
         "pairs": _pairs(first, results["points"]),
     }
+
+
+def _said(choice: Choice, points: list[Params]) -> list[str]:
+    """What a choice asks of points that not all have, told with a condition of its pairs; of two parameters its title tells."""
+    bases = [params for params in points if params.get(choice.parameter) == choice.base]
+    return [term for term in within(choice, bases) if len(names(term)) == 1]
 
 
 def _pairs(found: list[Effect], points: list[Point]) -> list[Context]:
