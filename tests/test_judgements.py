@@ -357,6 +357,12 @@ def test_the_hosts_call_stands_beside_the_kernels_and_in_what_a_choice_changes(
         text = str(macros().points_table(section))
         assert "| host's call |" in text and (f"At {len(bound)} of" in text) == bool(bound)
         launch = guide_waits.shown_choices(results)["launch"]
+        if graph := section[
+            "graph"
+        ]:  # it pays where the call is longer than what kernels take in it
+            assert graph["pays"] <= sum(
+                m["host_launch_us"] > m["time_cold_us"] * (1 + graph["longer"]) for m in bound
+            )
         if launch["summary"]:
             metrics = {beside["metric"] for beside in launch["beside"]}
             assert {"cold time", "hot time"} & metrics
@@ -614,3 +620,22 @@ def test_each_kernel_of_a_call_has_its_share_and_its_limit(recorded: Recorded) -
             assert sum(row["share"] for row in call["rows"]) == pytest.approx(1)
             told.add(target)
     assert {"decode", "prefill"} <= told
+
+
+def test_a_choice_that_launched_the_same_has_no_price_and_prefill_no_graph(
+    recorded: Recorded,
+) -> None:
+    """Both sides of a split that plan() did not make are one launch; no prefill was measured in a CUDA graph."""
+    decode, prefill = (recorded("h200/0.7.2/default", name) for name in ("decode", "prefill"))
+    assert guide_waits.shown_choices(decode)["decode_split"]["fared"] == "the same launch"
+    assert "the same launch" not in guide_waits.shown_choices(prefill)["prefill_split"]["fared"]
+    assert "pays" not in str(macros().points_table(target_section(prefill)))
+    (graph,) = [target_section(decode)["graph"]]
+    assert 0.08 < graph["longer"] < 0.2 and 0 < graph["pays"] < len(
+        target_section(decode)["waiting"]
+    )
+
+
+def test_the_budget_of_a_step_says_that_each_part_is_the_fastest() -> None:
+    """Its norm is that of the CUDA kernels, where the default takes another."""
+    assert "each part by the fastest choice" in (ROOT / "templates/guide/serving.md.j2").read_text()

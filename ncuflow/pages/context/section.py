@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from ncuflow import format as fmt
 from ncuflow.findings import ceilings, limiter
-from ncuflow.findings.choices import STEPS, Effect, summary
+from ncuflow.findings.choices import STEPS, Effect, effects, summary
 from ncuflow.findings.join import main_kernel, total
+from ncuflow.findings.noise import floor_at
 from ncuflow.findings.opportunities import MeasuredOpportunity, found, scopes, undecided, worded
 from ncuflow.findings.scope import Scope
 from ncuflow.format import change
@@ -72,6 +74,7 @@ def target_section(results: Results, index: Any = None) -> Context:
         "waiting": sorted(
             (_point_context(p) for p in good if _host_bound(p["measurement"])), key=_time
         ),
+        "graph": _graph(target, results, good),
         "moved_more": [
             _point_context(p) | {"why": _why_moved(p)}
             for p in sorted((p for p in good if _moved(p) > MOVED), key=_moved)
@@ -112,6 +115,24 @@ def _host_bound(row: Measurement) -> bool:
     """Whether the host's call takes longer than its kernels, the inputs in DRAM."""
     host, gpu = row["host_launch_us"], row["time_cold_us"]
     return host is not None and gpu is not None and host > gpu
+
+
+def _graph(target: Target | None, results: Results, good: Sequence[Point]) -> Context | None:
+    """How much longer kernels took in a CUDA graph, of 1, at the most of its pairs, and at how many points the host's call takes
+    longer than that beyond noise; None where no pair was measured."""
+    choice = next((c for c in (target.compared if target else ()) if c.parameter == "launch"), None)
+    if choice is None:
+        return None
+    pairs = effects(replace(choice, metrics=("time_cold_us",)), results)
+    longer = max((pair.change for pair in pairs), default=None)
+    if longer is None:
+        return None
+    floors, pays = results.get("noise") or {}, 0
+    for row in (point["measurement"] for point in good):
+        host, cold = row["host_launch_us"] or 0, row["time_cold_us"]
+        noisy = max(floor_at(name, row, floors) or 0 for name in ("host_launch_us", "time_cold_us"))
+        pays += cold is not None and host > cold * (1 + max(longer, 0)) * (1 + noisy)
+    return {"longer": max(longer, 0), "pays": pays}
 
 
 def _own_l2(point: Point) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ncuflow.expression import names
 from ncuflow.findings import limiter, waits
-from ncuflow.findings.choices import Effect, effects, summary, within
+from ncuflow.findings.choices import Effect, effects, same_launches, summary, within
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import is_torchs, main_kernel
 from ncuflow.findings.kernelname import decode
@@ -184,7 +184,8 @@ def _choice(choice: Choice, results: Results) -> Context:
         "choice": choice,
         "target": results["target"],
         "summary": counted,
-        "fared": counted and fared(counted),
+        "fared": counted
+        and ("the same launch" if _same(choice, first, results) else fared(counted)),
         "metric": METRICS.get(choice.metrics[0], BY_NAME[choice.metrics[0]].formula),
         "beside": [
             {"metric": METRICS.get(metric, metric), "fared": fared(of), "summary": of}
@@ -193,6 +194,13 @@ def _choice(choice: Choice, results: Results) -> Context:
         ],
         "pairs": _pairs(first, results["points"]),
     }
+
+
+def _same(choice: Choice, found: list[Effect], results: Results) -> bool:
+    """Whether a choice that acts through what is launched left that as it was in all its pairs: times tell nothing of it."""
+    by_id = {point["point"]: point for point in results["points"]}
+    acts = choice.of_kernels or choice.parameter == "split"
+    return acts and all(same_launches(by_id[e.base_point], by_id[e.other_point]) for e in found)
 
 
 def _said(choice: Choice, points: list[Params]) -> list[str]:
