@@ -1,6 +1,7 @@
 """An advice of recordings: what won there, by how much, and why, without a GPU."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -62,11 +63,12 @@ def test_reports_alone_tell_the_same_causes_as_results_do(advice, measured_here)
 
 
 def test_a_part_that_went_the_other_way_is_no_cause(advice: Advice) -> None:
-    """A graph pads the grid and its kernels take longer: that is said, and no cause is made of what went the other way."""
+    """A graph pads the grid and its kernels take longer: that is the cause, and none is made of what went the other way."""
     one = shape(advice, "B1_L2048_H32_K32_D128_P16_f16_cc")
     (why,) = one.cause
-    assert "under ncu, which runs each kernel alone, its kernels take " in why
-    assert "no longer" not in why and why.endswith("; why, no counter tells")
+    assert re.search(
+        r": launch \(\d+ % of it\), grid 16,32,1 → grid 24,32,1, ncu: [\d.]+ → [\d.]+ µs", why
+    )
 
 
 def test_what_holds_no_counters_of_points_is_refused(advice: Advice, tmp_path: Path) -> None:
