@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ncuflow.experiments import bisection
 from ncuflow.experiments.bisection import Bisection, BisectStep, Over
 from ncuflow.experiments.versions import Recordings, Source, Versions
 from ncuflow.gpu import lock, nvml
-from ncuflow.io import UsageError, scratch
+from ncuflow.io import JsonObject, UsageError, scratch
 from ncuflow.origin import now
 from ncuflow.race.eta import tell
 from ncuflow.sweep.points import Planned, of_target
@@ -69,7 +68,7 @@ def _searched(asked: BisectedPoint, over: Over, sides: Recordings | Versions) ->
         chosen = bisection.between(sides.versions, asked.good, asked.bad)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    about: dict[str, Any] = {
+    about: JsonObject = {
         "point": asked.point,
         "metric": asked.metric,
         "gpu": sides.gpu,

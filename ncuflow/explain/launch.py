@@ -29,7 +29,7 @@ from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.derivation import LINES
 from ncuflow.findings.join import total
 from ncuflow.format import micro, pct, percent
-from ncuflow.io import BadInput
+from ncuflow.io import BadInput, JsonObject
 from ncuflow.model import VERSIONS, Kernel, Measurement, Provenance, Rule, Stall
 from ncuflow.parsers import breakdown, demangled
 from ncuflow.parsers.ncu import FAILED, Report
@@ -204,7 +204,7 @@ def subject(kernel: Kernel, alike: Sequence[Kernel], point: str | None = None) -
 
 def lineage(file: str, kind: str, origin: Provenance) -> Lineage:
     """Where the numbers come from."""
-    known: dict[str, Any] = dict(origin)
+    known: JsonObject = dict(origin)
     return Lineage(
         file=file,
         kind=cast(Any, kind),

@@ -14,7 +14,7 @@ from ncuflow.expression import holds
 from ncuflow.findings.choices import Effect, telling
 from ncuflow.findings.noise import FASTER
 from ncuflow.format import change
-from ncuflow.io import read_yaml
+from ncuflow.io import JsonObject, read_yaml
 from ncuflow.model import Results
 from ncuflow.target.contract import known, traits
 
@@ -39,7 +39,7 @@ class TriedPair:
     params: Mapping[str, Any]
     control: bool = False
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> JsonObject:
         """As it is stored: numbers with as many digits as a page can need."""
         found = {n: round(v, 4) if isinstance(v, float) else v for n, v in asdict(self).items()}
         return {n: v for n, v in found.items() if v or n != "control"}
@@ -78,7 +78,7 @@ class Tried:
         """Whether it saved time, beyond noise and by as much as matters."""
         return self.told.change <= -FASTER and self.told.verdict != "within noise"
 
-    def facts(self, pair: TriedPair) -> dict[str, Any]:
+    def facts(self, pair: TriedPair) -> JsonObject:
         """The parameters of a pair, and what follows from them."""
         target = known().get(self.target)
         params = {**(target.parameters if target else {}), **pair.params}
@@ -114,7 +114,7 @@ class Tried:
         apart = f" where `{self.where}`" if self.where not in where else ""
         return f"{text}{apart}, in `{self.source}`"
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> JsonObject:
         """As it is stored."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return found | {"pairs": [pair.row() for pair in self.pairs]}
@@ -155,7 +155,7 @@ def of_effects(
 @cache
 def every() -> tuple[Tried, ...]:
     """All that is stored."""
-    rows: list[dict[str, Any]] = read_yaml(Path(__file__).with_name("tried.yaml")) or []
+    rows: list[JsonObject] = read_yaml(Path(__file__).with_name("tried.yaml")) or []
     return tuple(
         Tried(**row | {"pairs": tuple(TriedPair(**pair) for pair in row["pairs"])}) for row in rows
     )
@@ -164,7 +164,7 @@ def every() -> tuple[Tried, ...]:
 def elsewhere(results: Results) -> list[Tried]:
     """What was tried on the GPU and with the FlashInfer of some results, and does not lie in their own recording; of a change of
     FlashInfer's source that was tried on other GPUs alone, that, with the GPU beside its place."""
-    about: dict[str, Any] = dict(results.get("provenance") or {})
+    about: JsonObject = dict(results.get("provenance") or {})
     mine = results["target"], about.get("flashinfer")
     near = [one for one in every() if (one.target, one.flashinfer) == mine]
     here = [t for t in near if t.gpu == about.get("gpu") and t.source != about.get("recording")]
