@@ -193,7 +193,7 @@ def test_each_change_that_was_tried_is_an_opportunitys_trial() -> None:
 
 
 def test_what_points_of_a_sweep_try_is_a_choice_and_no_roof_is_a_mechanism() -> None:
-    for one in (one for target in known().values() for one in target.opportunities):
+    for one in some(one for target in known().values() for one in target.opportunities):
         larger = re.match(
             "points with a larger", one.how
         )  # is other traffic, and stands in the table of points

@@ -62,5 +62,6 @@ def command(
     if printed.json:
         answer.tell(answered(found, METRICS, printed.limit), out)
     else:
-        text = traces.table if found.points[0].metric == traces.EACH else reports.table
+        of_traces = any(point.metric == traces.EACH for point in found.points)
+        text = traces.table if of_traces else reports.table
         emit(dump_json(asdict(found)) if format == "json" else text(found), out)
