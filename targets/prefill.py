@@ -421,9 +421,15 @@ TARGET = Target(
             1,
             where="layout == 'paged'",
         ),
-        Choice("prefill_split", "KV cache split over blocks or not", "split", "auto", "off"),
         Choice(
-            "prefill_chunk", "Split chosen by plan(), or chunks of 16 pages", "split", "auto", 16
+            "prefill_split", "KV cache split over blocks or not, of fa2", "split", "auto", "off"
+        ),
+        Choice(
+            "prefill_chunk",
+            "Split of fa2 chosen by plan(), or chunks of 16 pages",
+            "split",
+            "auto",
+            16,
         ),
         Choice("qk", "q·k summed in float32 or float16", "qk", "f32", "f16"),
         attention.soft_cap("soft_cap"),
@@ -439,8 +445,8 @@ TARGET = Target(
             "backend",
             _WRAPPER.name,
         ),
-        Option("disable_split_kv", "plan()", attention.SPLIT, "prefill_split", _PLAN),
-        Option("fixed_split_size", "plan()", attention.SPLIT, "prefill_chunk", _PLAN),
+        Option("disable_split_kv", "plan(), of fa2 alone", attention.SPLIT, "prefill_split", _PLAN),
+        Option("fixed_split_size", "plan(), of fa2 alone", attention.SPLIT, "prefill_chunk", _PLAN),
         Option(
             "use_fp16_qk_reduction",
             "compile time, a module of its own",

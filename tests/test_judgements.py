@@ -643,3 +643,16 @@ def test_a_choice_that_launched_the_same_has_no_price_and_prefill_no_graph(
 def test_the_budget_of_a_step_says_that_each_part_is_the_fastest() -> None:
     """Its norm is that of the CUDA kernels, where the default takes another."""
     assert "each part by the fastest choice" in (ROOT / "templates/guide/serving.md.j2").read_text()
+
+
+def test_a_change_that_was_measured_at_another_point_says_where_and_counts_all_its_pairs(
+    recorded: Recorded,
+) -> None:
+    results = recorded("h200/0.7.2/default", "decode")
+    (row,) = [
+        r
+        for r in opportunity_rows(results, None)
+        if r["what"] == "smaller chunks for short sequences"
+    ]
+    assert row["changed_at"] == "B1_L1024_H32_K8_D128_P16_f16_cc" != row["at"]
+    assert row["saved"] == pytest.approx(0.234 + 0.055, abs=2e-3)

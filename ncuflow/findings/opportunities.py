@@ -86,7 +86,8 @@ class MeasuredOpportunity:
     def saved(self) -> float:
         """The shares of the time that its trials saved, added up over their points; 0 where it won nowhere."""
         if self.effect is None:
-            return -self.elsewhere[0].told.change if self.group == WON else 0.0
+            pairs = self.elsewhere[0].tried if self.group == WON else []
+            return sum(max(0.0, -pair.change) for pair in pairs if pair.verdict != "within noise")
         changed = with_a_change(self.effects) if self.group == WON else []
         return sum(max(0.0, -effect.change) for effect in changed)
 

@@ -175,11 +175,11 @@ def _time(shown: Context) -> float:
 def opportunity_rows(
     results: Results, index: Any, every: Mapping[str, Scope] | None = None
 ) -> list[Context]:
-    """[{group, what, where, at, points, more, shown, source, change, most, brought, reason, saved, bound, changed, pairs,
-    turned, spread, same_work}], in the order of the findings.
+    """[{group, what, where, at, points, more, shown, source, change, most, brought, reason, saved, bound, changed, changed_at,
+    pairs, turned, spread, same_work}], in the order of the findings.
 
     All is text but for the points, how many more than the one shown they are, how many pairs were timed, and what they saved
-    and the bound, of 1; turned: what went the other way elsewhere;
+    and the bound, of 1; changed_at: where it was measured, if not there; turned: what went the other way elsewhere;
     same_work: whether the bound is of the time of this work, not of a step or of less work; group is
     one of ``GROUPS``.
     """
@@ -199,17 +199,23 @@ def _opportunity(one: MeasuredOpportunity, target: str, index: Any) -> Context:
         "source": file_and_line(declared.symbol, target, index),
         "change": declared.change,
         "same_work": declared.metric not in STEPS and not declared.other_work,
-        "most": fmt.percent(one.most) + " of a step" * (declared.metric in STEPS) if one.bounded else fmt.MISSING,
+        "most": fmt.percent(one.most) + " of the call" * (declared.metric in STEPS) if one.bounded else fmt.MISSING,
         "sets": ", ".join(f"{name}={value}" for name, value in one.departs),
         "brought": brought(one),
         "reason": one.reason,
         "saved": one.saved,
         "bound": one.most if one.bounded else 0.0,
         "changed": change(told.change) if (told := one.effect or next((t.told for t in one.elsewhere), None)) else None,
+        "changed_at": "" if one.effect or not one.elsewhere else _placed(one.elsewhere[0].told.at, one.point),
         "pairs": len(one.effects),
         "turned": ", ".join(f"{change(t.told.change)} at `{t.told.at}`" for t in one.elsewhere[:1]) if one.effect else "",
         "spread": ranged(over) if (over := summary(one.effects)) else "",
     }  # fmt: skip
+
+
+def _placed(measured: str, point: str) -> str:
+    """Where a change was measured, if that is not the point beside it."""
+    return "" if measured == point.split("/", 1)[1] else measured
 
 
 def brought(one: MeasuredOpportunity) -> str:
