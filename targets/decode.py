@@ -429,8 +429,8 @@ TARGET = Target(
             "and launch == 'eager'",
             bound="tail_pct / 100",
             symbol=attention.SPLIT,
-            change="where chunks exceed twice what a place for a block gets on average, and 2 048 tokens, cut them to half of "
-            "that; without a patch, `plan(fixed_split_size=…)`, in pages, which was not timed",
+            change="cut chunks above 2 048 tokens and twice a place's average to half of that average; "
+            "`plan(fixed_split_size=…)`, in pages, needs no patch, and was not timed",
             trial="decode-uneven-chunks",
         ),
         Opportunity(
