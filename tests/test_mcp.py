@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from ncuflow.experiments import recorded
 from ncuflow.experiments.record import ChangeRecord, Trial
 from ncuflow.io import BadInput, CommandError
 from ncuflow.mcp import answers, server
+from ncuflow.mcp.fit import MOST_BYTES, text
 from ncuflow.mcp.root import Root
+from ncuflow.step import trace as stepped
 
 RECORDINGS = ROOT / "recordings"
 REPORT = min(
@@ -45,11 +48,12 @@ def served(session: Callable[[Any], Awaitable[None]], *words: str) -> None:
 
 
 async def answer(client: Any, tool: str, **asked: Any) -> dict[str, Any]:
-    """The structured answer of a tool, which its declared schema describes (the client checks it)."""
+    """The answer of a tool; without a limit it is short."""
     found = await client.call_tool(tool, asked)
-    assert not found.is_error, found.content[0].text
-    content: dict[str, Any] = found.structured_content
-    assert content == json.loads(found.content[0].text)
+    said: str = found.content[0].text
+    assert not found.is_error and found.structured_content is None, said
+    assert len(said.encode()) <= MOST_BYTES or "limit" in asked, (tool, len(said))
+    content: dict[str, Any] = json.loads(said)
     return content
 
 
@@ -62,44 +66,55 @@ async def refusal(client: Any, tool: str, **asked: Any) -> str:
     return text
 
 
-def test_a_program_goes_from_the_targets_to_a_verdict() -> None:
+def test_a_program_goes_from_the_reports_to_a_verdict() -> None:
     async def session(client: Any) -> None:
-        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert all(tool.annotations.read_only_hint for tool in tools.values())
-        assert all(tool.output_schema for tool in tools.values())
-        assert not {"try", "advise"} & tools.keys() and "advice" in tools
-        found = await answer(client, "list_targets")
-        assert "merge_state" in [target["name"] for target in found["targets"]]
-        listed = await answer(client, "list_points", target="merge_state", limit=2)
-        assert len(listed["points"]) == 2
-        assert listed["left_out"] == found["points"]["merge_state"] - 2
+        tools = (await client.list_tools()).tools
+        assert len(tools) <= 6 and {"list_reports", "step"} <= {tool.name for tool in tools}
+        assert all(tool.annotations.read_only_hint for tool in tools)
+        told = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
+        assert len(json.dumps(told).encode()) <= 8_000
+        found = await answer(client, "list_reports")
+        assert found["left_out"] > 0 and "h200/0.7.2/decode" in found["folders"]
+        assert {"path": DEEP, "kind": "ncu", "bytes": (RECORDINGS / DEEP).stat().st_size} in (
+            await answer(client, "list_reports", folder="h200/0.7.2/default/merge_state")
+        )["reports"]
+        listed = await answer(client, "list_reports", target="merge_state", limit=2)
+        assert len(listed["points"]) == len(listed["reports"]) == 2
+        assert listed["left_out"] > found["counts"]["merge_state"] - 2
 
         explained = await answer(client, "explain", source=listed["points"][0])
         assert explained["limit"]["words"] and explained["subject"]["point"] == listed["points"][0]
         time = explained["time"]
         assert time["tier"] == "C" and time["unit"] == "µs"
-        source, name = time["trace"].split()
-        steps = (await answer(client, "trace", source=source, name=name))["steps"]
-        assert [step["value"] for step in steps if step["name"] == name] == [time["value"]]
+        asked = {"source": explained["source"], "metrics": time["trace"]}  # a list of one
+        steps = (await answer(client, "show", **asked))["steps"]
+        assert [one["value"] for one in steps if one.get("name") == time["trace"]] == [
+            time["value"]
+        ]
 
         sides = {"base": "h200/0.6.18/baseline", "head": "h200/0.6.18/planted-slow-downs"}
+        short = await answer(client, "compare", **sides)
         verdict = await answer(client, "compare", **sides, limit=3)
         assert verdict["statistics"]["tests"] > 0 and verdict["left_out"] > 0
         slower = verdict["points"][0]
         assert slower["verdict"] == "slower" and slower["low"] > 0 and slower["causes"]
+        assert [one["id"] for one in short["points"][:2]] == [
+            one["id"] for one in verdict["points"][:2]
+        ]
+        assert short["points"][0]["causes"][0]["what"] == slower["causes"][0]["what"]
         assert slower["relative"] == pytest.approx(slower["head"] / slower["base"] - 1)
         column = verdict["columns"][f"metrics.{slower['metric']}"]
         assert column["unit"] == "µs" and column["tier"] == "C"
-        back = {"source": slower["trace"], "name": column["metric"], "folder": sides["base"]}
-        steps = (await answer(client, "trace", **back))["steps"]
-        assert any(step["name"] == back["name"] and step["value"] for step in steps)
+        back = {"source": slower["trace"], "metrics": [column["metric"]], "folder": sides["base"]}
+        steps = (await answer(client, "show", **back, limit=50))["steps"]
+        assert any(one["name"] == column["metric"] and one["value"] for one in steps)
 
     served(session)
 
 
 def test_a_report_is_shown_explained_and_quoted_by_the_line() -> None:
     async def session(client: Any) -> None:
-        asked = {"report": str(REPORT), "metrics": ["dram_bytes_*", "tensor_int_*", "nothing"]}
+        asked = {"source": str(REPORT), "metrics": ["dram_bytes_*", "tensor_int_*", "nothing"]}
         shown = await answer(client, "show", **asked, limit=2)
         whole = await answer(client, "show", **asked, limit=500)
         assert shown["kernels"] == whole["kernels"][:2] and whole["left_out"] == 0
@@ -111,25 +126,23 @@ def test_a_report_is_shown_explained_and_quoted_by_the_line() -> None:
         assert all(key.startswith(("dram_bytes_", "tensor_int_")) for key in first["metrics"])
         column = shown["columns"]["metrics.dram_bytes_read"]
         assert column["unit"] and column["tier"] == "C" and column["metric"] == "dram_bytes_read"
-        asked = {"source": first["trace"].strip("'"), "name": column["metric"]}
-        steps = (await answer(client, "trace", **asked))["steps"]
+        asked = {"source": first["trace"].strip("'"), "metrics": [column["metric"]]}
+        steps = (await answer(client, "show", **asked, limit=9))["steps"]
         assert steps[-1]["value"] == first["metrics"]["dram_bytes_read"]
+        every = await answer(client, "show", source=str(REPORT), metrics="*")
+        assert every["left_out"] > 0 and every["kernels"][0]["name"] == first["name"]
 
-        of_trace = await answer(client, "show", report=TRACE, limit=1)
+        of_trace = await answer(client, "show", source=TRACE, limit=1)
         assert len(of_trace["launches"]) == 1 and of_trace["columns"]["duration_ns"]["unit"] == "ns"
 
-        lines = await answer(client, "hot_lines", source=DEEP, limit=2)
         every = await answer(client, "explain", source=DEEP, limit=500)
-        assert lines["lines"] == every["lines"][:2]
-        assert lines["left_out"] == len(every["lines"]) - 2 > 0
         few = await answer(client, "explain", source=DEEP, limit=1)
         tables = (every[name] for name in ("stalls", "lines", "suggestions"))
         assert few["left_out"] == sum(len(rows) - 1 for rows in tables if rows) > 0
-
-        tried = await answer(client, "opportunities", source=POINT, limit=1)
-        own = await answer(client, "explain", source=POINT, limit=500)
-        assert tried["suggestions"] == own["suggestions"][:1]
-        assert tried["left_out"] == max(0, len(own["suggestions"]) - 1)
+        short = await answer(client, "explain", source=DEEP)
+        assert short["lines"][0]["line"] == every["lines"][0]["line"]
+        assert short["source"] == f"{DEEP}#0" and short["time"]["trace"] == "duration_ns"
+        assert short["suggestions"][0]["by"] == every["suggestions"][0]["by"]
 
     served(session)
 
@@ -137,34 +150,34 @@ def test_a_report_is_shown_explained_and_quoted_by_the_line() -> None:
 def test_what_cannot_be_answered_is_one_line() -> None:
     async def session(client: Any) -> None:
         for named in ("/etc/passwd", "../README.md", "h200/../../README.md"):
-            for tool, key in (("show", "report"), ("explain", "source"), ("hot_lines", "source"),
-                              ("opportunities", "source")):  # fmt: skip
-                said = await refusal(client, tool, **{key: named})
-                assert "only what lies below the served folder" in said, (tool, named)
             other = "h200/0.7.2/versions"
             for tool, words in (
+                ("show", {"source": named}),
+                ("explain", {"source": named}),
+                ("step", {"trace": named}),
                 ("compare", {"base": named, "head": other}),
                 ("compare", {"base": other, "head": named}),
-                ("list_targets", {"folder": named}),
-                ("list_points", {"target": "decode", "folder": named}),
-                ("trace", {"source": f"{named}#0", "name": "duration_ns"}),
-                ("trace", {"source": POINT, "name": "time_cold_us", "folder": named}),
-                ("try", {"change": named, "target": "decode"}),
+                ("list_reports", {"folder": named}),
+                ("show", {"source": f"{named}#0", "metrics": "duration_ns"}),
+                ("show", {"source": POINT, "metrics": "time_cold_us", "folder": named}),
+                ("advise", {"target": "decode", "change": named}),
+                ("advise", {"target": "decode", "folder": named}),
             ):
                 assert "below the served" in await refusal(client, tool, **words), (tool, named)
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         for tool in tools.values():
             assert tool.input_schema["additionalProperties"] is False
-        said = await refusal(client, "show", report=str(REPORT), metric=["dram_*"])
-        assert "no argument 'metric'; there are: report, metrics, limit" in said
-        for name in ("try", "advise"):
-            assert not tools[name].annotations.read_only_hint and tools[name].output_schema
-        assert "below the served" in await refusal(client, "advice", target="decode", folder="../x")
-        assert "no such file" in await refusal(client, "show", report="none.ncu-rep")
+        said = await refusal(client, "show", source=str(REPORT), metric=["dram_*"])
+        assert said == "no argument 'metric'; there are: source, metrics, folder, limit"
+        assert "limit: Input should be less" in await refusal(client, "show", source="x", limit=900)
+        assert await refusal(client, "step", trace=[1]) == "trace: Input should be a valid string"
+        assert not tools["advise"].annotations.read_only_hint
+        assert "no such file" in await refusal(client, "show", source="none.ncu-rep")
+        assert "name the number" in await refusal(client, "show", source=POINT)
         assert "no point" in await refusal(client, "explain", source=f"{POINT}_no")
-        assert "unknown kernel target" in await refusal(client, "list_points", target="nothing")
+        assert "unknown kernel target" in await refusal(client, "list_reports", target="nothing")
 
-    served(session, "--allow-run")  # the tools `try` and `advise` are there then alone
+    served(session, "--allow-run")  # the tool `advise` runs code then alone
 
 
 # --- without a server ------------------------------------------------------------------------
@@ -212,7 +225,7 @@ def test_outputs_that_nobody_named_are_held_to_the_same(root: Root) -> None:
     (root.folder / "outputs").symlink_to(root.folder.parent / "beside")
     for ask in (
         lambda: answers.explain(root, POINT, None, None, 5),
-        lambda: answers.trace(root, POINT, "time_cold_us", None, 5),
+        lambda: answers.show(root, POINT, ["time_cold_us"], None, 5),
     ):
         with pytest.raises(BadInput, match="a link that leads out"):
             ask()
@@ -242,19 +255,23 @@ def test_a_trial_is_the_record_that_the_command_writes(root, monkeypatch):
         return subprocess.CompletedProcess(command, 1, "", "usage: …\nerror: no NVIDIA GPU\n")
 
     monkeypatch.setattr(answers.subprocess, "run", fake)
-    blocks = [{"batch": 4}]
-    assert answers.try_change(root, "x.patch", "decode", blocks, "3%") == trial
+    blocks, runs = [{"batch": 4}], replace(root, runs=True)
+    for asked in ({"change": "x.patch"}, {"race": True}):
+        with pytest.raises(CommandError, match="serve with --allow-run"):
+            answers.advise(root, "decode", **asked)
+    assert commands == []
+    assert answers.advise(runs, "decode", None, False, "x.patch", blocks, "3%") == trial
     assert commands[0][1:5] == ["-m", "ncuflow", "try", "./x.patch"]
     assert {"--target=decode", "--effect=3%", '--blocks=[{"batch": 4}]'} <= {*commands[0]}
     with pytest.raises(CommandError, match=r"^no NVIDIA GPU$"):
-        answers.try_change(root, "-x.patch", "decode", None, "2%")
+        answers.advise(runs, "decode", change="-x.patch")
     assert commands[1][4] == "./-x.patch"  # a path, and no option
 
 
 def test_recorded_advice_has_the_choices_that_were_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(RECORDINGS)
     root = Root(RECORDINGS)
-    found = answers.advice(root, "decode", "h200/0.7.2/decode", 3)
+    found = answers.advise(root, "decode", "h200/0.7.2/decode", limit=3)
     whole = recorded.advise(RECORDINGS / "h200/0.7.2/decode", ["decode"], {}, "time_cold_us", 0.02)
     assert [one.shape for one in found.shapes] == [one.shape for one in whole.shapes[:3]]
     assert found.rules == whole.rules and found.shapes[2].cause == whole.shapes[2].cause
@@ -263,16 +280,16 @@ def test_recorded_advice_has_the_choices_that_were_timed(monkeypatch: pytest.Mon
     # three shapes further on, and a default that was not recorded
     assert found.left_out == len(whole.shapes) - 3 + 1
     with pytest.raises(CommandError, match="unknown kernel target 'decoed'"):
-        answers.advice(root, "decoed", None, 3)
+        answers.advise(root, "decoed")
 
 
 def test_a_written_advice_is_read_and_a_race_is_the_commands(tmp_path, monkeypatch):
     whole = recorded.advise(RECORDINGS / "h200/0.7.2/decode", ["decode"], {}, "time_cold_us", 0.02)
     monkeypatch.chdir(tmp_path)
     Path("a.json").write_text(whole.model_dump_json(), encoding="utf-8")
-    found = answers.advice(Root(tmp_path), "decode", "a.json", 50)
+    found = answers.advise(Root(tmp_path), "decode", "a.json", limit=50)
     assert len(found.shapes) == len(whole.shapes) and found.rules == whole.rules
-    assert answers.advice(Root(tmp_path), "prefill", "a.json", 50).shapes == []
+    assert answers.advise(Root(tmp_path), "prefill", "a.json", limit=50).shapes == []
     commands: list[list[str]] = []
 
     def fake(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
@@ -282,9 +299,23 @@ def test_a_written_advice_is_read_and_a_race_is_the_commands(tmp_path, monkeypat
         return subprocess.CompletedProcess(command, 3, "", "")
 
     monkeypatch.setattr(answers.subprocess, "run", fake)
-    raced = answers.advise(Root(tmp_path), "decode", [{"batch": 4}], "3%", 2)
+    runs = Root(tmp_path, runs=True)
+    raced = answers.advise(runs, "decode", race=True, blocks=[{"batch": 4}], effect="3%", limit=2)
     assert [one.shape for one in raced.shapes] == [one.shape for one in whole.shapes[:2]]
     assert {"advise", "--target=decode", "--effect=3%", '--blocks=[{"batch": 4}]'} <= {*commands[0]}
+
+
+def test_an_answer_that_is_cut_says_so_and_keeps_small_lists_and_each_part(tmp_path):
+    """Of a step several kinds stay, each with a kernel; whole it is what the command prints."""
+    (tmp_path / "t.json.xz").symlink_to(ROOT / "tests/data/engine/trace.json.xz")
+    found = stepped.step(tmp_path / "t.json.xz")
+    whole, short = json.loads(text(found, True)), json.loads(text(found, False))
+    assert whole == found.model_dump(mode="json", by_alias=True)
+    kinds, every = ([one["kind"] for one in some["groups"]] for some in (short, whole))
+    assert len(kinds) > 1 and kinds == every[: len(kinds)]
+    kernels = [one["kernels"] for one in short["groups"]]
+    assert all(kernels) and short["left_out"] > 0
+    assert all(len(one["grid"]) == 3 for few in kernels for one in few if "grid" in one)
 
 
 def test_without_the_package_it_says_what_to_install(root, monkeypatch, capsys):

@@ -1,7 +1,7 @@
 """The tools: one function for each question, over what the other rooms say. Every path is asked of the `Root` first.
 
-A function's name, arguments and first words are those of its tool. An answer is what the command of that name prints with
-``--json``, cut to what a program reads.
+A function's name, arguments and first words are those of its tool. An answer is the record that the command of that name prints
+with ``--json``; without ``limit`` what of it fits (`fit.py`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import ConfigDict, Field, RootModel
+from pydantic import BeforeValidator, Field
 
 from ncuflow.answer import AnswerPart, cut, limited
 from ncuflow.compare import verdict
@@ -26,17 +26,18 @@ from ncuflow.evidence import location, manifest
 from ncuflow.experiments import recorded as advised
 from ncuflow.experiments.record import Advice, Trial
 from ncuflow.explain import launch, verb
-from ncuflow.explain.record import Explanation, Lineage, Subject, Suggestion, WaitingLine
+from ncuflow.explain.record import Explanation
 from ncuflow.findings import derivation, locate, profiled, stored
 from ncuflow.findings.derivation import TraceSteps
-from ncuflow.io import CommandError, JsonObject, read_as, scratch, sniff_packed
+from ncuflow.io import CommandError, JsonObject, UsageError, clean, read_as, scratch, sniff_packed
 from ncuflow.mcp.root import Root
 from ncuflow.parsers import show as shown
 from ncuflow.parsers import show_ncu
 from ncuflow.parsers.show_ncu import ReportAnswer, TraceAnswer
 from ncuflow.process import die_with_parent, python_environment
 from ncuflow.race import rounds
-from ncuflow.run import listing
+from ncuflow.step import trace as stepped
+from ncuflow.step.record import StepAnswer
 from ncuflow.target.contract import load
 
 RECORDING_OF_REPORT = 2  # folders above a report of a recording: target and batch
@@ -44,108 +45,106 @@ OUTPUTS = Path("outputs")  # where a point is looked for
 LAST_WORDS = 400  # characters of what a trial that failed says last
 CAUSES = 3  # of a change
 METRIC = "time_cold_us"  # that decides an advice
+ROWS = 50  # of a list that is cut to what fits
+FILES = 20_000  # of a folder that are looked at
 T = TypeVar("T")
 
-Limit = Annotated[int, Field(ge=1, le=500, description="entries of a list at most")]
-Source = Annotated[str, Field(description="path of a report of ncu or nsys, or the id of a point")]
-Kernel = Annotated[
-    str | None,
-    Field(
-        description="of a report: index of a launch, or pattern of a name; default: of the largest total the longest"
-    ),
+
+def _listed(value: Any) -> Any:
+    """A list of one, where one was given by itself."""
+    return [value] if isinstance(value, str | dict) else value
+
+
+Limit = Annotated[
+    int | None,
+    Field(ge=1, le=500, description="entries of a list, each whole; default: what fits in 4 kB"),
 ]
+Below = Annotated[str, Field(description="path from the served folder on")]
 Folder = Annotated[
     str | None,
     Field(description="outputs/<machine> or a recording; default: outputs, else what ships"),
 ]
-Advised = Annotated[
-    str | None,
-    Field(
-        description="outputs, a recording, or what `ncuflow advise --out` wrote; default: what ships"
-    ),
-]
-Metrics = Annotated[
-    list[str], Field(description="keys of docs/metrics.md or patterns of them, such as dram_*")
-]
-Below = Annotated[str, Field(description="path from the served folder on")]
+Words = Annotated[list[str], BeforeValidator(_listed)]
 Blocks = Annotated[
     list[JsonObject] | None,
-    Field(description="parameters of the points; default: the target's own point"),
+    BeforeValidator(_listed),
+    Field(description="parameters of the points to run; default: the target's own point"),
 ]
 
 
-class TargetsAtHand(listing.TargetsAnswer):
-    """The kernel targets, and what is at hand of each."""
+class ListedReport(AnswerPart):
+    """A report or a trace in the served folder."""
 
-    points: dict[str, int]
-    """How many points each target has in the outputs or recording that was asked about."""
+    path: str
+    """The path that the other tools take."""
+    kind: str
+    """The tool that wrote it: ncu, nsys or torch."""
+    bytes: int
+    """The size of the file."""
 
 
-class Points(AnswerPart):
-    """The points of a target in outputs or in a recording."""
+class Listed(AnswerPart):
+    """What can be asked about."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("reports", "folders", "points")
+    reports: list[ListedReport]
+    """Reports and traces, by their paths."""
+    folders: list[str]
+    """Outputs and recordings, which `compare`, `explain` and `advise` take."""
     lineage: str
-    """The folder that has the points."""
+    """The folder whose points are counted or listed."""
+    counts: dict[str, int]
+    """How many points that folder has of each kernel target."""
     points: list[str]
-    """The ids that explain and trace take."""
-    left_out: int
-    """How many points the limit left out."""
+    """The ids of the target that was asked for."""
+    left_out: int = 0
+    """How many entries the limit left out."""
 
 
-class Report(RootModel[ReportAnswer | TraceAnswer]):
-    """A report of ncu, or a trace of nsys."""
-
-    model_config = ConfigDict(json_schema_extra={"type": "object"})
-
-
-class HotLines(AnswerPart):
-    """Where warps of a kernel stood when they were sampled: the lines that wait, seldom those that cause the wait."""
-
-    subject: Subject
-    """The launch."""
-    lineage: Lineage
-    """Where the samples come from."""
-    lines: list[WaitingLine]
-    """The lines, the hottest first; empty without samples."""
-    missing: list[str]
-    """What was not measured, and which option measures it."""
-    left_out: int
-    """How many lines the limit left out."""
+def list_reports(
+    root: Root, folder: Folder = None, target: str | None = None, limit: Limit = None
+) -> Listed:
+    """The reports, traces, outputs and recordings that are served (below folder), and the recorded points: how many of each
+    kernel target, or the ids of one target."""
+    place = root.inside(folder) if folder else None
+    files, folders = _found(place or Path())
+    where = place if place in folders else locate.shipped()
+    named = str(where) if where is place else f"what ships ({location.name(where)})"
+    ids = _ids(where)
+    if target is not None:
+        _known(target)
+    found = Listed(
+        reports=files, folders=sorted(map(str, folders)), lineage=named,
+        counts={name: len(some) for name, some in ids.items()}, points=ids.get(target or "", []),
+    )  # fmt: skip
+    return limited(found, limit)
 
 
-class Suggestions(AnswerPart):
-    """What the evidence suggests to try at a kernel or a point."""
-
-    subject: Subject
-    """The launch."""
-    lineage: Lineage
-    """Where the evidence comes from."""
-    suggestions: list[Suggestion]
-    """The suggestions, the most promising first."""
-    left_out: int
-    """How many suggestions the limit left out."""
-
-
-def list_targets(root: Root, folder: Folder = None, limit: Limit = 50) -> TargetsAtHand:
-    """The kernel targets, whether each can be measured on this machine, and how many points of it are at hand."""
-    where = root.inside(folder) if folder else locate.shipped()
-    every = listing.targets(*listing.gpu())
-    rows, left_out = cut(every, limit)
-    return TargetsAtHand(
-        ready=sum(row["status"] in listing.READY for row in every),
-        targets=[listing.Measurable.model_validate(row) for row in rows],
-        points={name: len(ids) for name, ids in _ids(where).items()},
-        left_out=left_out,
-    )
+def _found(place: Path) -> tuple[list[ListedReport], set[Path]]:
+    """(the reports and traces below a folder by their content, and the outputs and recordings there)."""
+    reports, folders, looked = [], set(), 0
+    for at, names, files in os.walk(place):
+        names.sort()
+        here = Path(at)
+        if (here / manifest.FILE).is_file() or any(f.endswith(stored.SUFFIX) for f in files):
+            folders.add(here)
+        looked += len(files)
+        for path in (here / name for name in sorted(files) if looked <= FILES):
+            if path.is_file() and not path.is_symlink() and (kind := _kind(path)):
+                size = path.stat().st_size
+                reports.append(ListedReport(path=clean(str(path)), kind=kind, bytes=size))
+    return reports, folders
 
 
-def list_points(root: Root, target: str, folder: Folder = None, limit: Limit = 50) -> Points:
-    """The ids of a target's points, which explain, hot_lines, opportunities and trace take."""
-    where = root.inside(folder) if folder else locate.shipped()
-    _known(target)
-    named = folder or f"the recording that ships ({location.name(where)})"
-    found, left_out = cut(_ids(where).get(target, []), limit)
-    return Points(lineage=named, points=found, left_out=left_out)
+def _kind(path: Path) -> str | None:
+    """What wrote a report or a trace; None for any other file."""
+    try:
+        kind, _ = sniff_packed(path)
+    except CommandError:
+        return None
+    if kind in ("json", "gzip"):
+        return "torch" if shown.of_torch(path) else None
+    return {"ncu-rep": "ncu", "sqlite": "nsys", "nsys-rep": "nsys"}.get(kind)
 
 
 def _known(target: str) -> None:
@@ -172,9 +171,26 @@ def _ids(where: Path) -> dict[str, list[str]]:
     }
 
 
-def show(root: Root, report: Below, metrics: Metrics = [], limit: Limit = 20) -> Report:  # noqa: B006
-    """The launches of a report of ncu or nsys, of any program, with the counters that are asked for."""
-    path = root.inside(report)
+def show(
+    root: Root,
+    source: Annotated[
+        str, Field(description="path of a report; REPORT#INDEX of a launch; or id of a point")
+    ],
+    metrics: Words = [],  # noqa: B006
+    folder: Folder = None,
+    limit: Limit = None,
+) -> ReportAnswer | TraceAnswer | TraceSteps:
+    """Of a report of ncu or nsys its launches, with the counters whose key (docs/metrics.md) is in metrics or matches a pattern
+    there. Of REPORT#INDEX or a point each number that metrics names (column, counter), back to its formula and counter: an
+    answer's `trace` has both words."""
+    report, sign, _ = source.rpartition("#")
+    path = root.inside(report if sign else source)
+    if sign or (locate.is_point(source) and not path.exists()):
+        if not metrics:
+            raise UsageError("metrics: name the number to trace back, such as duration_ns")
+        where = _at_hand(root, folder)
+        steps = [step for name in metrics for step in derivation.found(source, name, where)]
+        return limited(TraceSteps(point=source, name=", ".join(metrics), steps=steps), limit)
     kind, words = sniff_packed(path)
     if kind not in shown.READERS:
         raise shown.strange(path, "ncu or nsys", kind, words)
@@ -182,13 +198,25 @@ def show(root: Root, report: Below, metrics: Metrics = [], limit: Limit = 20) ->
     for kernel in document.get("kernels", ()):
         counted = kernel["metrics"].items()
         kernel["metrics"] = {k: v for k, v in counted if any(fnmatchcase(k, m) for m in metrics)}
-    return Report(show_ncu.answer_of(document, report, limit))
+    found = show_ncu.answer_of(document, source, limit or ROWS)
+    if limit is None and isinstance(found, ReportAnswer):  # of the stalls the largest says enough
+        found.columns = {n: one for n, one in found.columns.items() if "stalls." not in n}
+        for row in found.kernels:
+            row.stalls = {}
+    return found
 
 
 def explain(
-    root: Root, source: Source, kernel: Kernel = None, folder: Folder = None, limit: Limit = 5
+    root: Root,
+    source: Annotated[str, Field(description="path of a report, or id of a point")],
+    kernel: Annotated[
+        str | None,
+        Field(description="of a report: index or pattern of a name; default: what takes most time"),
+    ] = None,
+    folder: Folder = None,
+    limit: Limit = None,
 ) -> Explanation:
-    """What limits a kernel, what its warps wait for, what it could gain at most, and what to try."""
+    """What limits a kernel, what its warps wait for and at which source lines, what it could gain at most, and what to try."""
     return limited(_explained(root, source, kernel, folder), limit)
 
 
@@ -212,84 +240,78 @@ def _at_hand(root: Root, folder: str | None) -> Path | None:
     return root.inside(folder) if folder else None
 
 
-def hot_lines(
-    root: Root, source: Source, kernel: Kernel = None, folder: Folder = None, limit: Limit = 5
-) -> HotLines:
-    """The source lines at which a kernel's warps stood, and what for; the line's text where its source is installed."""
-    found = _explained(root, source, kernel, folder)
-    missing = [f"{one.what}: {one.brought_by}" for one in found.missing]
-    lines, left_out = cut(found.lines, limit)
-    return HotLines(subject=found.subject, lineage=found.lineage, lines=lines, missing=missing, left_out=left_out)  # fmt: skip
-
-
-def opportunities(
-    root: Root, source: Source, kernel: Kernel = None, folder: Folder = None, limit: Limit = 5
-) -> Suggestions:
-    """What the evidence suggests to try at a kernel or a point, with what it can bring at most."""
-    found = _explained(root, source, kernel, folder)
-    kept, left_out = cut(found.suggestions, limit)
-    return Suggestions(subject=found.subject, lineage=found.lineage, suggestions=kept, left_out=left_out)  # fmt: skip
-
-
-def compare(root: Root, base: Below, head: Below, limit: Limit = 20) -> CompareAnswer:
-    """What got slower from base to head, and why: two folders of results, outputs or recordings, or two reports. A point has its
-    largest causes, without their parts."""
-    found = compared(verdict.compared(root.inside(base), root.inside(head)), verdict.METRICS, limit)
+def compare(root: Root, base: Below, head: Below, limit: Limit = None) -> CompareAnswer:
+    """What got slower from base to head, and why: two folders of results, outputs or recordings, two reports, or two traces. A
+    point has its largest causes, without their parts."""
+    sides = root.inside(base), root.inside(head)
+    found = compared(verdict.compared(*sides), verdict.METRICS, limit or ROWS)
     for point in found.points:
-        point.causes = [replace(cause, parts=[], facts=[]) for cause in point.causes[:CAUSES]]
-        point.metrics = {name: replace(one, causes=[]) for name, one in point.metrics.items()}
+        causes = point.causes[: CAUSES if limit else 1]
+        point.causes = [replace(cause, parts=[], facts=[]) for cause in causes]
+        kept = point.metrics.items() if limit else ()
+        point.metrics = {name: replace(one, causes=[]) for name, one in kept}
     return found
 
 
-def trace(
-    root: Root, source: str, name: str, folder: Folder = None, limit: Limit = 50
-) -> TraceSteps:
-    """From a number back to its report, kernel and counter; source: what an answer's `trace` says, the id of a point or
-    REPORT#INDEX; name: a column or counter; folder: the outputs or the recording of the point."""
-    report, sign, _ = source.rpartition("#")
-    root.inside(report if sign else source)
-    steps, left_out = cut(derivation.found(source, name, _at_hand(root, folder)), limit)
-    return TraceSteps(point=source, name=name, steps=steps, left_out=left_out)
-
-
-def advice(root: Root, target: str, folder: Advised = None, limit: Limit = 5) -> Advice:
-    """Which backend and settings are fastest for each shape of a target that was measured, by how much, and why. Choices that
-    were not timed are left out."""
-    where = root.inside(folder) if folder else locate.shipped()
-    _known(target)
-    if where.is_dir():
-        found = advised.advise(where, [target], {}, METRIC, rounds.EFFECT)
-    else:
-        found = advised.read(where)
-        found.shapes = [shape for shape in found.shapes if shape.target == target]
-        found.rules = [rule for rule in found.rules if rule.target == target]
-    return _timed(found, limit)
-
-
-def try_change(
-    root: Root, change: Below, target: str, blocks: Blocks = None, effect: str = "2%"
-) -> Trial:
-    """Compile a patch of FlashInfer, hold it against the reference, and time it beside what is installed. It is code, and runs as
-    the user who serves; it takes minutes, and a GPU."""
-    words = ["try", f"./{root.inside(change)}", f"--target={target}", f"--effect={effect}"]
-    words += [f"--blocks={json.dumps(blocks)}"] if blocks else []
-    return _run(words, "--json", Trial, "the record of a trial")
+def step(
+    root: Root,
+    trace: Annotated[str, Field(description="SQLite export of nsys, or JSON of torch's profiler")],
+    device: int | None = None,
+    known: Annotated[
+        Words, Field(description="NAME=NUMBER of the model, such as hidden=4096")
+    ] = [],  # noqa: B006
+    limit: Limit = None,
+) -> StepAnswer:
+    """The steps of a serving engine's trace, kernel by kernel: which shapes ran, how far from the roof, where the GPU stood idle,
+    and what another choice of FlashInfer's would bring."""
+    found = stepped.step(root.inside(trace), known=known, device=device)
+    return stepped.limited(found, limit)
 
 
 def advise(
-    root: Root, target: str, blocks: Blocks = None, effect: str = "2%", limit: Limit = 5
-) -> Advice:
-    """Race all legal choices of each shape on this machine's GPU, checked against the reference. It compiles what is not compiled
-    yet, and takes minutes."""
-    words = ["advise", f"--target={target}", f"--blocks={json.dumps(blocks or [{}])}"]
-    return _timed(_run([*words, f"--effect={effect}"], "--out", Advice, "an advice"), limit)
+    root: Root,
+    target: str,
+    folder: Annotated[
+        str | None,
+        Field(
+            description="outputs, a recording, or what `ncuflow advise --out` wrote; default: what ships"
+        ),
+    ] = None,
+    race: Annotated[bool, Field(description="on this GPU, in place of what is recorded")] = False,
+    change: Annotated[
+        str | None, Field(description="path of a patch of FlashInfer to try on this GPU")
+    ] = None,
+    blocks: Blocks = None,
+    effect: Annotated[str, Field(description="difference that matters")] = "2%",
+    limit: Limit = None,
+) -> Advice | Trial:
+    """Which backend and settings are fastest at each recorded shape of a target, by how much, and why. race times them on this
+    GPU; change compiles a patch, checks it against the reference and times it. Both take minutes, run code as the user who
+    serves, and need --allow-run."""
+    patch = root.inside(change) if change is not None else None
+    if race or patch:
+        if not root.runs:
+            raise UsageError("race and change run code here: serve with --allow-run")
+        words = [f"--target={target}", f"--effect={effect}"]
+        words += [f"--blocks={json.dumps(blocks or [{}])}"] if blocks or race else []
+        if patch:
+            return _run(["try", f"./{patch}", *words], "--json", Trial, "the record of a trial")
+        return _timed(_run(["advise", *words], "--out", Advice, "an advice"), limit)
+    where = root.inside(folder) if folder else locate.shipped()
+    _known(target)
+    if where.is_dir():
+        return _timed(advised.advise(where, [target], {}, METRIC, rounds.EFFECT), limit)
+    found = advised.read(where)
+    found.shapes = [shape for shape in found.shapes if shape.target == target]
+    found.rules = [rule for rule in found.rules if rule.target == target]
+    return _timed(found, limit)
 
 
-def _timed(found: Advice, limit: int) -> Advice:
-    """So many shapes, each with the choices that were timed; the rest is counted."""
+def _timed(found: Advice, limit: int | None) -> Advice:
+    """So many shapes, each with the choices that were timed, or without a limit with none; the rest is counted."""
     shapes, left_out = cut(found.shapes, limit)
     for shape in shapes:
-        timed = [one for one in shape.choices if one.time_us is not None]
+        timed = [one for one in shape.choices if one.time_us is not None and limit]
         left_out += len(shape.choices) - len(timed)
         shape.choices = timed
     return found.model_copy(update={"shapes": shapes, "left_out": found.left_out + left_out})
@@ -315,5 +337,4 @@ def _run(words: Sequence[str], option: str, kind: type[T], what: str) -> T:
         return read_as(out, kind, what)
 
 
-READ = (list_targets, list_points, show, explain, hot_lines, opportunities, compare, trace, advice)
-RUN = (try_change, advise)  # code, as the user who serves
+TOOLS = (list_reports, show, explain, compare, step, advise)

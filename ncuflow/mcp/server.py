@@ -9,18 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import CommandError, JsonObject, clean, refused
+from pydantic import ValidationError
+
+from ncuflow.io import CommandError, JsonObject, clean, fault, refused
 from ncuflow.mcp import answers
+from ncuflow.mcp.fit import text
 from ncuflow.mcp.root import Root
 from ncuflow.origin import package_version
 
 LONGEST_NAME = 60  # characters of an argument's name that are said back
-INSTRUCTIONS = """Measured facts about GPU kernels, FlashInfer's above all. Every number has a unit, a tier (A: counted here
-and now; B: timed here, not counted; C: recorded elsewhere; S: compiled, never run) and the words that `trace` takes to show
-where it comes from: of a table `columns` has them once, behind the `trace` of a row. null is not known, never zero. left_out
-counts what the limit cut off. A verdict of compare or try stands for itself: "too noisy to tell", "not tested" and
-"undecided" are no "same". What a line waits for is seldom caused at that line. A suggestion is no result until it was
-tried."""
+INSTRUCTIONS = """Measured facts about GPU kernels, FlashInfer's above all. A number has a unit, a tier (A: counted here and now;
+B: timed here, not counted; C: recorded elsewhere; S: compiled, never run) and in `trace` the words (source, metric) with which
+`show` shows where it comes from; of a table `columns` has unit and tier once. null or absent is not known, never zero. left_out
+counts what was cut: ask with `limit` for whole entries. A verdict of compare or of a change stands for itself: "too noisy to
+tell", "not tested" and "undecided" are no "same". What a line waits for is seldom caused at that line. A suggestion is no result
+until it was tried."""
 
 
 def made(root: Root) -> Any:
@@ -31,43 +34,58 @@ def made(root: Root) -> Any:
     from mcp.types import ToolAnnotations
 
     class StrictTool(Tool):  # type: ignore[misc, unused-ignore]
-        """A tool that refuses an argument which it does not have: who misspelt one would take the answer for another's."""
+        """A tool that refuses in one line an argument which it does not have, or that is not what it should be: who misspelt one
+        would take the answer for another's."""
 
         async def run(self, arguments: JsonObject, *rest: Any, **options: Any) -> Any:
             known = self.parameters["properties"]
             if strange := [name for name in arguments if name not in known]:
-                what = f"no argument {clean(strange[0])[:LONGEST_NAME]!r}; there are: {', '.join(known)}"
-                raise ToolError(f"Error executing tool {self.name}: {what}")
+                raise ToolError(
+                    f"no argument {clean(strange[0])[:LONGEST_NAME]!r}; there are: {', '.join(known)}"
+                )
+            try:
+                self.fn_metadata.validate_arguments(arguments)
+            except ValidationError as error:
+                raise ToolError(" ".join(clean(fault(error)).split())) from None
             return await super().run(arguments, *rest, **options)
 
-    def tool(question: Callable[..., Any], annotations: Any) -> Any:
+    def tool(question: Callable[..., Any]) -> Any:
         """The tool of a function, whose first argument is the root; an answer that cannot be had is the one line that the command
         would say."""
 
-        def ask(**asked: Any) -> Any:
+        def ask(**asked: Any) -> str:
             try:
-                return question(root, **asked)
+                return text(question(root, **asked), whole=asked["limit"] is not None)
             except CommandError as error:
                 raise ToolError(" ".join(clean(str(error)).split())) from None
             except OSError as error:
                 raise ToolError(clean(refused(error))) from None
 
         signature = inspect.signature(question, eval_str=True)
-        ask.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])  # type: ignore[attr-defined]
-        name = question.__name__.removesuffix("_change")  # "try" is a word of Python's own
+        own = [*signature.parameters.values()][1:]
+        ask.__signature__ = signature.replace(parameters=own, return_annotation=str)  # type: ignore[attr-defined]
+        runs = root.runs and question is answers.advise
         made = StrictTool.from_function(
-            ask, name, description=inspect.getdoc(question), annotations=annotations
+            ask,
+            question.__name__,
+            description=inspect.getdoc(question),
+            annotations=ToolAnnotations(read_only_hint=not runs, open_world_hint=False),
+            structured_output=False,
         )
-        made.parameters["additionalProperties"] = False
+        made.parameters = _untitled(made.parameters) | {"additionalProperties": False}
         return made
 
-    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    runs = ToolAnnotations(read_only_hint=False)
-    tools = [tool(one, reads) for one in answers.READ]
-    tools += [tool(one, runs) for one in answers.RUN if root.runs]
     return MCPServer(
-        "ncuflow", instructions=INSTRUCTIONS, version=package_version("ncuflow") or "0", log_level="ERROR", tools=tools
+        "ncuflow", instructions=INSTRUCTIONS, version=package_version("ncuflow") or "0", log_level="ERROR",
+        tools=[tool(one) for one in answers.TOOLS],
     )  # fmt: skip
+
+
+def _untitled(schema: Any) -> Any:
+    """A schema of arguments without the titles that pydantic makes of their names."""
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _untitled(one) for key, one in schema.items() if key != "title"}
 
 
 def serve(root: Path, allow_run: bool) -> None:

@@ -21,7 +21,7 @@ def command(*, root: Path = Path(), allow_run: bool = False) -> None:
 
     Args:
         root: folder that is read
-        allow_run: also the tools `try` and `advise`, which run code as you
+        allow_run: the tool `advise` may run code, as you
     """
     if not root.is_dir():
         raise UsageError(f"--root {root}: no such folder")
