@@ -279,7 +279,8 @@ def refused(error: OSError) -> str:
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary file beside `path`, moved over it when the block ends well, removed otherwise.
 
-    It is locked for as long as its writer lives: what a killed one left goes with the next that writes `path`.
+    It is locked for as long as its writer lives: what a killed one left goes with the next that writes `path`. What the
+    system refuses is said of `path`, which was asked for.
     Raises BadInput where `path` is a device or a pipe, IsADirectoryError where it is a folder.
     """
     target = Path(path)
@@ -288,14 +289,25 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     if target.exists() and not target.is_file():
         # Moving a file over it would take the device or the pipe away, from everybody on the machine.
         raise BadInput(target, "a device or a pipe, not a file to write")
-    target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with _moved_over(target, temporary):
+            yield temporary
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, str(temporary), str(target.parent)):
+            raise
+        raise OSError(error.errno, error.strerror, str(target)) from None
+
+
+@contextlib.contextmanager
+def _moved_over(target: Path, temporary: Path) -> Iterator[None]:
+    target.parent.mkdir(parents=True, exist_ok=True)
     for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp") if locks.HERE else ():
         with contextlib.suppress(OSError), _locked(left):
             left.unlink()
     try:
         with _made_locked(temporary) if locks.HERE else contextlib.nullcontext():
-            yield temporary
+            yield
             temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)

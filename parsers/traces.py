@@ -23,4 +23,5 @@ def read(path: Path) -> Timeline:
         return nsys.read_timeline(path)
     if kind in TORCH:
         return torch_trace.read(path)
-    raise BadInput(path, f"neither an nsys export nor the JSON of torch's profiler but {words}")
+    hint = ": `ncuflow explain` reads it" if kind == "ncu-rep" else ""
+    raise BadInput(path, f"neither an nsys export nor torch's profiler's JSON but {words}{hint}")

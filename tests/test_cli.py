@@ -1,12 +1,14 @@
 """The command line: how a command is found, and how each of them ends."""
 
+import errno
+import gzip
 import os
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from command import ncuflow
@@ -14,6 +16,8 @@ from conftest import ROOT, run_python, some
 
 from ncuflow import __version__
 from ncuflow.cli import COMMANDS, PARTS, RENAMED, RULES, USER, dispatch, named
+from ncuflow.gpu.nvml import NoGpuError
+from ncuflow.io import replacing
 from ncuflow.verbs import run as workflow
 
 ROOMS = ("ncuflow", "targets", "parsers")
@@ -168,3 +172,55 @@ def test_files_and_pipes_get_utf_8_whatever_the_locale_says(tmp_path: Path) -> N
     env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     said = subprocess.run(command, capture_output=True, check=True, env=env).stdout.decode("utf-8")
     assert "größe" in said and "5.5 µs" in said
+
+
+def test_a_trace_of_torch_is_told_as_one_and_the_verb_that_reads_it(tmp_path: Path) -> None:
+    packed = tmp_path / "run.json.gz"
+    packed.write_bytes(gzip.compress(b'{"schemaVersion": 1, "traceEvents": []}'))
+    (tmp_path / "other.json").write_text("{}", encoding="utf-8")
+    report = ROOT / "recordings/h200/0.7.2/default/merge_state/deep/deep.ncu-rep.xz"
+    for words in (["show"], ["explain"], ["view"], ["compare", report]):
+        said = ncuflow(*words, packed)
+        assert said.returncode == 2
+        assert f"a trace of torch's profiler: `ncuflow step {packed}` reads it" in said.stderr
+        assert "`ncuflow step" not in ncuflow(*words, tmp_path / "other.json").stderr
+    assert "`ncuflow explain` reads it" in ncuflow("step", report).stderr
+
+
+def test_of_two_sides_the_one_that_is_not_there_is_named(tmp_path: Path) -> None:
+    there, file = ROOT / "recordings/h200/0.7.2/decode", ROOT / "README.md"
+    for sides in ((there, tmp_path / "nix"), (tmp_path / "nix", there), (file, tmp_path / "nix")):
+        said = ncuflow("compare", *sides)
+        assert said.stderr == f"error: {tmp_path / 'nix'}: no such file or folder\n"
+    said = ncuflow("compare", there, file).stderr
+    assert said == f"error: {file}: a file, and {there} is a folder: two of a kind are compared\n"
+
+
+@pytest.mark.parametrize("missing", [0, errno.ENOSPC, errno.ENOENT])
+def test_what_cannot_be_written_is_named_as_it_was_asked_for(tmp_path: Path, missing: int) -> None:
+    out = tmp_path / "x.json"
+    with pytest.raises(OSError) as refused, replacing(out) as temporary:
+        if missing:
+            raise OSError(missing, "no", str(temporary) if missing == errno.ENOENT else None)
+        temporary.unlink()
+    assert refused.value.filename == str(out) and not list(tmp_path.iterdir())
+
+
+def test_a_change_is_looked_at_before_a_gpu_and_what_works_without_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without() -> NoReturn:
+        raise NoGpuError("no NVIDIA GPU: the driver lists none")
+
+    monkeypatch.setattr("ncuflow.gpu.nvml.visible", without)
+    monkeypatch.setattr("ncuflow.experiments.variant.package_folder", lambda name: None)
+    target = ["--target", "rmsnorm"]
+    said = ncuflow("try", tmp_path / "x.patch", *target)
+    assert said.stderr == f"error: {tmp_path / 'x.patch'}: no such file or folder\n"
+    (tmp_path / "x.patch").write_text("no patch", encoding="utf-8")
+    assert f"{tmp_path / 'x.patch'}: " in ncuflow("try", tmp_path / "x.patch", *target).stderr
+    assert "`ncuflow try --from RECORD` works without" in ncuflow("try", tmp_path, *target).stderr
+    said = ncuflow("advise", "rmsnorm")
+    assert "`ncuflow advise --recorded` works without a GPU" in said.stderr
+    monkeypatch.setattr("ncuflow.experiments.variant.package_folder", lambda name: tmp_path)
+    assert "the driver lists none; `ncuflow try" in ncuflow("try", tmp_path, *target).stderr

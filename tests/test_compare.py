@@ -390,7 +390,7 @@ def test_the_gate_refuses_what_is_no_comparison(tmp_path: Path) -> None:
 def test_bad_sides_are_one_line_and_status_2(tmp_path: Path) -> None:
     empty = tmp_path / "results"
     done = ncuflow("compare", empty, empty)
-    assert (done.returncode, done.stderr) == (2, f"error: {empty}: no such file\n")
+    assert (done.returncode, done.stderr) == (2, f"error: {empty}: no such file or folder\n")
     empty.mkdir()
     assert "no results here" in ncuflow("compare", empty, empty).stderr
     (empty / "decode_results.json").write_text('{"points": 3}')

@@ -415,7 +415,13 @@ def of_paths(
 
     device: of traces, the GPU. Raises BadInput where a side cannot be read, and where nothing is on both.
     """
-    if not (base.is_dir() and head.is_dir()):
+    for side in (base, head):
+        if not side.exists():
+            raise BadInput(side, "no such file or folder")
+    if base.is_dir() != head.is_dir():
+        file, folder = (head, base) if base.is_dir() else (base, head)
+        raise BadInput(file, f"a file, and {folder} is a folder: two of a kind are compared")
+    if not base.is_dir():
         if all(path.is_file() and is_trace(path) for path in (base, head)):
             return traces.compare(base, head, settings, device)
         return reports.compare(base, head, settings)

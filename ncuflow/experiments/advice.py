@@ -23,6 +23,7 @@ from ncuflow.sweep.points import Planned, of_target, points, read_points, unable
 from ncuflow.target.contract import Target, known, load
 
 BUILD_S = 3600.0
+RECORDED = "`ncuflow advise --recorded`"
 BUDGET_S = 5.0
 COLD = "time_cold_us"
 Cases = list[tuple[Target, list[Planned]]]  # targets with their shapes
@@ -152,7 +153,7 @@ def _blocks(paths: Sequence[Path]) -> tuple[Mapping[str, list[Any]], list[str]]:
 @contextmanager
 def racing(limits: RaceLimits) -> Iterator[Session]:
     """A GPU that nobody else uses, and a process on it. Raises CommandError where there is none, or it is lost for good."""
-    nvml.visible()  # who has no GPU need not wait for a compiler to hear of it
+    nvml.needed(RECORDED)  # who has no GPU need not wait for a compiler to hear of it
     with lock.gpu_lock() as held, ExitStack() as stack:
         session = Session(
             lambda: stack.enter_context(started(None, None, held.environ, held.locks)),

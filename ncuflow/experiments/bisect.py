@@ -45,7 +45,7 @@ def timed(
 ) -> Bisection:
     """Over versions that are timed here, each in a process and a folder of its own. points: a points.json with the point."""
     target, point = _point(asked.point, points)
-    nvml.visible()
+    nvml.needed("`ncuflow bisect --recorded`")
     with ExitStack() as stack:
         held = stack.enter_context(lock.gpu_lock())
         folder = cache or stack.enter_context(scratch())

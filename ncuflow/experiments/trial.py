@@ -30,7 +30,7 @@ from ncuflow.experiments.variant import (
     read,
 )
 from ncuflow.experiments.why import CountedSide, explain, lacking
-from ncuflow.gpu import lock, nvml
+from ncuflow.gpu import lock
 from ncuflow.io import CommandError, clean, scratch
 from ncuflow.origin import flashinfer_version, now
 from ncuflow.race import measure
@@ -42,6 +42,8 @@ from ncuflow.race.sides import BaseError, SideError, of_base, program
 from ncuflow.run import FATAL
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
+
+RECORDED = "`ncuflow try --from RECORD`"
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,10 @@ class TrialPlan:
 
 def tried(changes: Sequence[Path], plan: TrialPlan) -> Iterator[Trial]:
     """The trial of each change, as it ends. Raises CommandError where nothing can be tried."""
-    installed = installed_package()
+    for path in changes:
+        variant.check(path)
+    installed = installed_package(RECORDED)
     found = [_read(path, installed) for path in changes]
-    nvml.visible()  # who has no GPU need not wait for a compiler to hear of it
     with ExitStack() as stack:
         # All are laid first: one that does not apply is told before another is compiled.
         laid = [_laid(change, installed, stack.enter_context(scratch())) for change in found]
@@ -185,7 +188,7 @@ def _counted(
     elif trial.points:
         name, package = plan.target.name, overlay.package
         sides = {
-            "base": CountedSide(*program(name), installed_package()),
+            "base": CountedSide(*program(name), installed_package(RECORDED)),
             "change": CountedSide(*program(name, package, own(overlay)), package),
         }
         explain(trial, plan.points, sides, held, START_S + plan.limit_s, eta.profiling)

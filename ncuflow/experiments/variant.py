@@ -23,6 +23,7 @@ from itertools import accumulate, takewhile
 from pathlib import Path, PurePath, PurePosixPath
 
 from ncuflow.format import short
+from ncuflow.gpu import nvml
 from ncuflow.io import BadInput, CommandError, UsageError, clean
 from ncuflow.origin import package_folder
 from ncuflow.process import QUERY_S, python_environment, run_child
@@ -53,12 +54,22 @@ class Patch:
     strip: int | None = None
 
 
-def installed_package() -> Path:
-    """The folder of the installed FlashInfer. Raises CommandError where there is none."""
+def installed_package(without: str) -> Path:
+    """The folder of the installed FlashInfer, where there is a GPU as well: who has none need not wait for a compiler to hear of
+    it. Raises CommandError that says what is missing, and which command works without."""
     found = package_folder(PACKAGE)
     if found is None:
-        raise CommandError("flashinfer is not installed", FATAL)
+        raise CommandError(
+            f"flashinfer is not installed; {without} works without it and without a GPU", FATAL
+        )
+    nvml.needed(without)
     return found
+
+
+def check(path: Path) -> None:
+    """Look at a change before anything else is asked for. Raises BadInput where it is nothing that could be tried."""
+    if not (named_version(path) or named_function(path) or path.is_dir()):
+        _stripped(path)
 
 
 def read(path: Path, package: Path) -> Patch:
@@ -118,19 +129,25 @@ def _folder(path: PurePosixPath) -> str:
     return f"{PACKAGE}/{DATA}" if first in MOVED else PACKAGE
 
 
-def _patch(path: Path, package: Path) -> Patch:
+def _stripped(path: Path) -> dict[int, list[str]]:
+    """The files that a patch names, by the leading folders that its paths may have. Raises BadInput where it is none."""
     if not path.is_file():
         raise BadInput(path, "no such file or folder")
     if shutil.which("git") is None:
         raise CommandError("a patch is applied by git, which is not installed here")
-    found, refused = [], []
+    found, refused = {}, []
     for strip in STRIPS:
         try:
-            found.append(_change(path, package, _touched(path, strip), strip))
+            found[strip] = _touched(path, strip)
         except BadInput as error:  # a path has no so many folders, or it is no patch at all
             refused.append(error)
     if not found:
         raise refused[0]
+    return found
+
+
+def _patch(path: Path, package: Path) -> Patch:
+    found = [_change(path, package, names, strip) for strip, names in _stripped(path).items()]
     # The first of equal ones; a new file tells less than one that is there.
     return max(found, key=lambda c: (sum((package / f).exists() for f in c.files), len(c.files)))
 

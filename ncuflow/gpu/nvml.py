@@ -55,6 +55,14 @@ def visible() -> list[VisibleGpu]:
     return gpus
 
 
+def needed(without: str) -> None:
+    """Raises NoGpuError where there is none, with the command that works without."""
+    try:
+        visible()
+    except NoGpuError as error:
+        raise NoGpuError(f"{error}; {without} works without a GPU") from None
+
+
 def names() -> list[str]:
     """Names of the visible GPUs; empty without one."""
     return [gpu.name for gpu in _here()]

@@ -46,7 +46,6 @@ from ncuflow.experiments.search import SearchPlan
 from ncuflow.experiments.search import measured as searched
 from ncuflow.experiments.text import advice_text, search_text
 from ncuflow.experiments.variant import installed_package
-from ncuflow.gpu import nvml
 from ncuflow.io import UsageError, not_over, write_json, write_text
 from ncuflow.race.eta import tell
 from ncuflow.race.rounds import EFFECT
@@ -239,8 +238,7 @@ def _searched(
     target, given = of_target(targets[0], points[0] if points else None, blocks_of(blocks))
     shapes = choices.shapes(target, given)
     _known_tunables(only, target, shapes)
-    installed = installed_package()
-    nvml.visible()  # who has no GPU need not wait for a compiler to hear of it
+    installed = installed_package(advice.RECORDED)
     plan = SearchPlan(
         target,
         shapes,
