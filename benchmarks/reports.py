@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncuflow.io import NCU_MAGIC as MAGIC
-from ncuflow.parsers import container
-from ncuflow.parsers.container import PAYLOAD_SIZE, RESULTS, integers
+from ncuflow.parsers import reader
+from ncuflow.parsers.reader import PAYLOAD_SIZE, RESULTS, integers
 
 NVTX_NAME = (21, 2, 2, 3, 1)  # of a result: state, domain, thread's ranges, range, name
 STRING_TABLE = 4096  # bytes: a longer header carries the texts that later blocks refer to
@@ -58,7 +58,7 @@ class Block:
 
         parts = (
             edit(self.payload[start:end], NVTX_NAME, change)
-            for start, end in container.messages(self.payload)
+            for start, end in reader.messages(self.payload)
         )
         return Block(self.header, b"".join(prefixed(part) for part in parts))
 
@@ -73,7 +73,7 @@ def read(path: Path) -> tuple[bytes, list[Block]]:
     start = len(MAGIC) + 4 + int.from_bytes(data[len(MAGIC) : len(MAGIC) + 4], "little")
     blocks, at = [], start
     while at < len(data):
-        begin, end = next(container.messages(data, at))
+        begin, end = next(reader.messages(data, at))
         size = integers(data, begin, end).get(PAYLOAD_SIZE, 0)
         blocks.append(Block(data[begin:end], data[end : end + size]))
         at = end + size
@@ -116,11 +116,11 @@ def _under(name: str, block: Block) -> Block:
 def edit(message: bytes, path: tuple[int, ...], change: Callable[[bytes], bytes]) -> bytes:
     """The message with the values at a path of field numbers changed, and the lengths above."""
     out = []
-    for number, kind, start, value, end in container.fields(message):
-        if number == path[0] and kind == container.TEXT:
+    for number, kind, start, value, end in reader.fields(message):
+        if number == path[0] and kind == reader.TEXT:
             inner = message[value:end]
             inner = change(inner) if len(path) == 1 else edit(inner, path[1:], change)
-            out.append(encoded(number << 3 | container.TEXT) + encoded(len(inner)) + inner)
+            out.append(encoded(number << 3 | reader.TEXT) + encoded(len(inner)) + inner)
         else:
             out.append(message[start:end])
     return b"".join(out)
@@ -130,5 +130,5 @@ def with_integer(message: bytes, field: int, number: int) -> bytes:
     """The message with one of its integers replaced."""
     return b"".join(
         encoded(field << 3) + encoded(number) if at == field and kind == 0 else message[start:end]
-        for at, kind, start, _, end in container.fields(message)
+        for at, kind, start, _, end in reader.fields(message)
     )

@@ -74,7 +74,7 @@ def _verbs(listed: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 USER = _verbs({name: what for group in GROUPS.values() for name, what in group.items()})
 PARTS = _verbs(PARTS_OF)
 RULES = {
-    "plan": ("ncuflow.sweep.plan", "the points of a batch"),
+    "plan": ("ncuflow.sweep.points", "the points of a batch"),
     "lock": ("ncuflow.gpu.lock", "run a command with one GPU locked"),
     "build": ("ncuflow.run.builds", "compile the JIT modules of a sweep"),
     "launch": ("ncuflow.run.launch", "check, time or trace the points of a batch"),

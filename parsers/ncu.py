@@ -21,7 +21,7 @@ from typing import Any
 
 from ncuflow.io import BadInput, clean, opened, printable
 from ncuflow.model import Row
-from ncuflow.parsers import breakdown, container, demangled, lines, reader
+from ncuflow.parsers import breakdown, demangled, lines, reader
 from ncuflow.parsers.chips import ANY, chip_of, unknown
 from ncuflow.parsers.registry import (
     METRICS,
@@ -153,7 +153,7 @@ def _parts(requests: Iterable[Request], unfinished: contextlib.ExitStack) -> Ite
     for request in requests:
         file = unfinished.enter_context(contextlib.ExitStack())
         plain = file.enter_context(opened(request.path))
-        framing = container.check(plain, request.called)
+        framing = reader.check(plain, request.called)
         report = Report(request.called, framing.ncu_version)
         starts = list(range(0, framing.results, PART)) or [0]
         whole = ReportPart(request, plain, file, report, framing.results)

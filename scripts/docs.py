@@ -33,7 +33,7 @@ from ncuflow.findings.columns import COLUMNS
 from ncuflow.format import micro, number, pct
 from ncuflow.io import clean, read_as, read_json, write_text
 from ncuflow.model import TABLES
-from ncuflow.parsers import timing
+from ncuflow.parsers import tables as of_captures
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.chips import ANY, CHIPS
 from ncuflow.parsers.registry import GROUPS, METRICS, Metric, Sources, counters
@@ -148,7 +148,7 @@ def apis() -> str:
     found = [
         point
         for path in sorted(location.matching(APIS)[-1].rglob("timing.jsonl.xz"))
-        for point in timing.read(path)
+        for point in of_captures.read(path)
     ]
     measured, others = [], defaultdict(list)
     for point in sorted(found, key=lambda point: str(point["point"])):

@@ -8,8 +8,7 @@ import pytest
 from conftest import some
 
 from ncuflow.race import rounds
-from ncuflow.race.rounds import AA, Race, advised
-from ncuflow.race.sequential import ALPHA, LOOKS
+from ncuflow.race.rounds import AA, ALPHA, LOOKS, Race, advised
 from scripts.archive import same_winners
 
 RUNS = 100

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ncuflow.flow import caches
+from ncuflow.flow import jobs
 
 VARIABLES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR")
 
@@ -27,7 +27,7 @@ def given() -> dict[str, str]:
 def test_a_home_folder_that_serves_is_left_as_it_is(home: Path, folders: tuple[str, ...]) -> None:
     for name in folders:
         (home / name).mkdir()
-    assert caches.provide(home / "outputs") is None
+    assert jobs.provide_caches(home / "outputs") is None
     assert given() == {} and sorted(path.name for path in home.rglob("*")) == sorted(folders)
 
 
@@ -35,14 +35,14 @@ def test_a_home_folder_that_serves_is_left_as_it_is(home: Path, folders: tuple[s
 def test_in_the_place_of_any_other_comes_a_folder_of_the_outputs(home, monkeypatch, name):
     monkeypatch.chdir(home)
     monkeypatch.delenv("HOME") if name is None else monkeypatch.setenv("HOME", name)
-    assert caches.provide(Path("outputs")) is not None
+    assert jobs.provide_caches(Path("outputs")) is not None
     own = home / "outputs/.cache"
     assert given() == {"XDG_CACHE_HOME": str(own), "MPLCONFIGDIR": str(own / "matplotlib")}
-    assert caches.provide(Path("outputs")) is None, "what is given serves"
+    assert jobs.provide_caches(Path("outputs")) is None, "what is given serves"
 
 
 def test_a_cache_that_the_user_names_is_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/proc/nowhere")
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "own"))
-    assert caches.provide(Path("outputs")) is None
+    assert jobs.provide_caches(Path("outputs")) is None
     assert os.environ["XDG_CACHE_HOME"] == str(home / "own")

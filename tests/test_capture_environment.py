@@ -18,7 +18,7 @@ from conftest import ROOT, run_python
 
 from ncuflow import cli
 from ncuflow.gpu import nvml
-from ncuflow.run import machine, preflight, probes
+from ncuflow.run import machine, preflight
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ GPU, CUDA = True, "13.0"
 def __getattr__(name):
     return SimpleNamespace(is_available=lambda: GPU) if name == "cuda" else SimpleNamespace(cuda=CUDA)
 """
-ASK = probes.ASK
+ASK = preflight.ASK
 SEES = """print('torch is {"gpu": true, "cuda": "13.0"}')"""
 
 
@@ -196,7 +196,7 @@ def one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(machine, "tier_reason", lambda gpu, counters: ("A", "as it is"))
     monkeypatch.setattr(preflight, "package_version", lambda *names: "2.15.0")
-    monkeypatch.setattr(probes, "ASK", SEES)
+    monkeypatch.setattr(preflight, "ASK", SEES)
     monkeypatch.setattr(preflight, "Driver", nullcontext)
     monkeypatch.setattr(preflight.ceilings, "measure", measure)
     monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
@@ -238,7 +238,7 @@ def asks(monkeypatch: pytest.MonkeyPatch, folder: Path, modules: dict[str, str])
         (folder / name).write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(probes, "ASK", ASK)
+    monkeypatch.setattr(preflight, "ASK", ASK)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_whether_torch_loads_and_sees_the_gpu_is_found(
 ) -> None:  # fmt: skip
     asks(monkeypatch, tmp_path / "modules", {"torch.py": f"{TORCH}{torch}"})
     if status == "warn":
-        monkeypatch.setattr(probes, "LIMIT_S", 1.0)
+        monkeypatch.setattr(preflight, "LIMIT_S", 1.0)
         monkeypatch.setattr(preflight, "LIMIT_S", 1.0)
     assert found_of_torch(tmp_path) == (status, words)
 
@@ -302,7 +302,7 @@ def test_torch_is_asked_while_the_gpu_is_measured(
         assert begun.exists()
         return {"copy_gbs": 1}
 
-    monkeypatch.setattr(probes, "ASK", ask)
+    monkeypatch.setattr(preflight, "ASK", ask)
     monkeypatch.setattr(preflight.ceilings, "measure", measure)
     assert found_of_torch(tmp_path) == ("ok", "2.15.0")
 

@@ -18,7 +18,7 @@ import pytest
 from fake_gpus import TOKEN, program
 
 from ncuflow.cli import dispatch
-from ncuflow.evidence.tracescrub import scrub_trace, tables
+from ncuflow.evidence.scrub import scrub_trace, tables
 from ncuflow.process import CaptureError
 from ncuflow.run import nsys
 

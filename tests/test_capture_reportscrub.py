@@ -11,7 +11,7 @@ import pytest
 
 from ncuflow.cli import dispatch
 from ncuflow.evidence import manifest
-from ncuflow.evidence.reportscrub import messages, private_spans, scrub_report, scrubbed
+from ncuflow.evidence.scrub import messages, private_spans, scrub_report, scrubbed
 from ncuflow.io import dump_json, read_json, write_json
 from ncuflow.parsers import lines
 from ncuflow.process import CaptureError

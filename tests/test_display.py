@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ncuflow.flow import display, forecast
+from ncuflow.flow import display
 from ncuflow.gpu import lock
 
 
@@ -40,8 +40,8 @@ class Run:
 
     def work(self, rule: str, wildcards: dict[str, str]) -> tuple[int, float]:
         points = 4 if "batch" in wildcards else 0
-        step = forecast.STEPS.get(rule)
-        return points, step.start_s + step.point_s * points if step else forecast.QUICK
+        step = display.STEPS.get(rule)
+        return points, step.start_s + step.point_s * points if step else display.QUICK
 
     def tell(self, text: str = "", level: int = logging.INFO, event: str = "", **more: Any) -> None:
         record = logging.LogRecord("snakemake", level, "", 0, text, None, None)

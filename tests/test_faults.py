@@ -353,7 +353,7 @@ def test_a_batch_without_a_good_point_has_nothing_to_profile_and_the_others_stan
 
 
 def test_an_edit_of_what_a_capture_executes_captures_again(measured, every):
-    names = ("evidence/reportscrub", "evidence/points", "run/ncu")
+    names = ("evidence/scrub", "evidence/points", "run/ncu")
     for name in some(names if every else names[:1]):
         planned = planned_after(measured, f"ncuflow/{name}.py", "", "\n# a comment more\n")
         assert "profile" in planned and "time" not in planned, name

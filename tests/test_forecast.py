@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ncuflow.flow import forecast
-from ncuflow.flow.forecast import LAST_S, LOAD_S, PLANS_S, STANDS_S
+from ncuflow.flow import display
+from ncuflow.flow.display import LAST_S, LOAD_S, PLANS_S, STANDS_S
 
 
 def test_a_step_counts_the_points_that_it_works_on() -> None:
@@ -19,7 +19,7 @@ def test_a_step_counts_the_points_that_it_works_on() -> None:
     }
 
     def count(rule: str, **wildcards: str) -> int:
-        return forecast.points_of(plans, rule, wildcards)
+        return display.points_of(plans, rule, wildcards)
 
     assert count("profile", target="rope", batch="b1") == 3
     assert count("profile_deep", target="rope") == 1
@@ -31,22 +31,22 @@ def test_a_step_counts_the_points_that_it_works_on() -> None:
 def test_a_timing_takes_as_long_as_its_pairs_and_the_points_of_none() -> None:
     one, other, third = ({"id": name} for name in "abc")
     plans, place = {("rope", "b1"): [one, other, third]}, {"target": "rope", "batch": "b1"}
-    step = forecast.STEPS["time"]
-    alone = forecast.work_of(plans, {}, "time", place)
+    step = display.STEPS["time"]
+    alone = display.work_of(plans, {}, "time", place)
     assert alone == (3, pytest.approx(step.start_s + 3 * step.point_s))
     pairs = {("rope", "b1"): [one, other, one, one]}
-    paired = forecast.work_of(plans, pairs, "time", place)
-    assert paired == (3, pytest.approx(step.start_s + step.point_s + 2 * forecast.PAIR_S))
+    paired = display.work_of(plans, pairs, "time", place)
+    assert paired == (3, pytest.approx(step.start_s + step.point_s + 2 * display.PAIR_S))
 
 
-def ahead(*jobs: tuple[str, float] | tuple[str, float, float]) -> list[forecast.Ahead]:
+def ahead(*jobs: tuple[str, float] | tuple[str, float, float]) -> list[display.Ahead]:
     """Jobs of (rule, expected seconds), of which all is left unless a third says how much."""
-    return [forecast.Ahead(job[0], job[1], job[-1]) for job in jobs]
+    return [display.Ahead(job[0], job[1], job[-1]) for job in jobs]
 
 
 def test_alone_each_program_of_a_gpu_is_loaded_and_ends_before_the_next() -> None:
     jobs = ahead(("build", 100.0), ("profile", 10.0), ("time", 20.0), ("pages", 2.0))
-    assert forecast.rest(jobs, together=False) == 132 + 2 * LOAD_S
+    assert display.rest(jobs, together=False) == 132 + 2 * LOAD_S
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_alone_each_program_of_a_gpu_is_loaded_and_ends_before_the_next() -> Non
 def test_beside_each_other_only_what_waits_for_another_takes_time(
     jobs: list[tuple[str, float]], seconds: float
 ) -> None:
-    assert forecast.rest(ahead(*jobs), together=True) == seconds
+    assert display.rest(ahead(*jobs), together=True) == seconds

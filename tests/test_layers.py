@@ -141,7 +141,7 @@ TWINS = {
     for names, why in {
         "record.Check model.ReferenceCheck": "read from a capture; a part of results",
         "record.WorkRecord target.contract.Work": "read from a capture; what a target says",
-        "race.record.Relative race.sequential.Interval": "read from a record; what the tests of a race compute, often",
+        "race.record.Relative race.rounds.Interval": "read from a record; what the tests of a race compute, often",
     }.items()
 }
 

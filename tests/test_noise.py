@@ -9,7 +9,7 @@ import pytest
 from results_data import entry
 
 from ncuflow.findings import noise
-from ncuflow.parsers import timing
+from ncuflow.parsers import tables
 
 RECORDED = Path(__file__).parents[1] / "recordings/h200/0.7.2/default"
 
@@ -119,7 +119,7 @@ def timed(target: str) -> list[list[dict]]:
     """The cold times of each run of a recorded target, as measurement rows, with the SM's clock in `sm_mhz`."""
     found = sorted(RECORDED.glob(f"{target}/*/timing*.jsonl.xz"), key=lambda p: (len(p.name), p))
     columns = {"point": "point", "time_cold_us": "cold_us", "sm_mhz": "cold_sm_mhz"}
-    runs = [[row for row in timing.read(path) if row["cold_us"]] for path in found]
+    runs = [[row for row in tables.read(path) if row["cold_us"]] for path in found]
     return [[{name: row[of] for name, of in columns.items()} for row in run] for run in runs]
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
-from ncuflow.parsers import container, lines, ncu
+from ncuflow.parsers import lines, ncu, reader
 from ncuflow.parsers.chips import CHIPS, chip_of
 from ncuflow.parsers.registry import METRICS, PEAK
 from ncuflow.parsers.schema import build
@@ -50,8 +50,8 @@ def first_kernels(data: bytes, count: int) -> bytes:
         kept = kept or [data[: block.at]]
         if found >= count:
             break
-        found += block.header.get(container.RESULTS, 0)
-        if block.header.get(container.RESULTS) or not block.header.get(container.SOURCES):
+        found += block.header.get(reader.RESULTS, 0)
+        if block.header.get(reader.RESULTS) or not block.header.get(reader.SOURCES):
             kept.append(data[block.at : block.until])
     return b"".join(kept)
 
@@ -67,11 +67,11 @@ class Block(NamedTuple):
 
 
 def blocks(data: bytes) -> Iterator[Block]:
-    _, at = next(container.messages(data, 4))
+    _, at = next(reader.messages(data, 4))
     while at < len(data):
-        start, end = next(container.messages(data, at))
-        header = container.integers(data, start, end)
-        until = end + header.get(container.PAYLOAD_SIZE, 0)
+        start, end = next(reader.messages(data, at))
+        header = reader.integers(data, start, end)
+        until = end + header.get(reader.PAYLOAD_SIZE, 0)
         yield Block(at, start, end, header, until)
         at = until
 
@@ -81,17 +81,15 @@ def of_another_chip(data: bytes, names: Mapping[bytes, bytes], major: int) -> by
     made, listed = [], []  # each block adds to the names that results refer to
     for block in blocks(data):
         made, fields = made or [data[: block.at]], []
-        for field in container.fields(data, block.start, block.end):
+        for field in reader.fields(data, block.start, block.end):
             fields.append(data[field.start : field.end])
-            if (field.number,) == container.STRING_TABLE:
-                new = [
-                    data[f.value : f.end] for f in container.fields(data, field.value, field.end)
-                ]
+            if (field.number,) == reader.STRING_TABLE:
+                new = [data[f.value : f.end] for f in reader.fields(data, field.value, field.end)]
                 listed += new
                 fields[-1] = text(4, b"".join(text(1, names.get(name, name)) for name in new))
         header, payload = b"".join(fields), data[block.end : block.until]
         if CAPABILITY in listed and payload:
-            value = container.integer(1, listed.index(CAPABILITY)) + b"\x12\x02\x28"
+            value = reader.integer(1, listed.index(CAPABILITY)) + b"\x12\x02\x28"
             assert value + b"\x09" in payload
             payload = payload.replace(value + b"\x09", value + bytes([major]))
         made += [len(header).to_bytes(4, "little"), header, payload]
@@ -104,9 +102,7 @@ CAPABILITY = b"device__attribute_compute_capability_major"
 def text(number: int, value: bytes) -> bytes:
     """A text as a field of a message."""
     return (
-        container.integer(0, number << 3 | container.TEXT)[1:]
-        + container.integer(0, len(value))[1:]
-        + value
+        reader.integer(0, number << 3 | reader.TEXT)[1:] + reader.integer(0, len(value))[1:] + value
     )
 
 
@@ -384,9 +380,9 @@ def test_a_string_table_that_shifts_the_names_of_counters_is_refused(change, tmp
 @pytest.mark.parametrize("results", [0, 5, 100])
 def test_a_block_header_must_announce_what_its_payload_holds(results, tmp_path):
     damaged = bytearray(smallest())
-    block = next(block for block in blocks(damaged) if block.header.get(container.RESULTS))
-    fields = container.fields(damaged, block.start, block.end)
-    damaged[next(f for f in fields if f.number == container.RESULTS).value] = results
+    block = next(block for block in blocks(damaged) if block.header.get(reader.RESULTS))
+    fields = reader.fields(damaged, block.start, block.end)
+    damaged[next(f for f in fields if f.number == reader.RESULTS).value] = results
     with pytest.raises(BadInput, match=f"announces {results} entries and holds 1"):
         read_damaged(tmp_path, damaged)
 
@@ -696,8 +692,8 @@ def made_of(tmp_path, names, major):
 
 def names_of(data):
     for block in blocks(data):
-        for table in container.descend(data, block.start, block.end, container.STRING_TABLE):
-            fields = container.fields(data, table.value, table.end)
+        for table in reader.descend(data, block.start, block.end, reader.STRING_TABLE):
+            fields = reader.fields(data, table.value, table.end)
             yield from (data[field.value : field.end].decode() for field in fields)
 
 
@@ -965,8 +961,8 @@ def test_the_reader_package_does_not_write_over_our_line(tmp_path, capfd):
 
 
 def test_kernels_that_the_reader_leaves_out_are_noticed(report_file, monkeypatch):
-    framing = container.Container(results=2, ncu_version=None)
-    monkeypatch.setattr(container, "check", lambda *_: framing)
+    framing = reader.Container(results=2, ncu_version=None)
+    monkeypatch.setattr(reader, "check", lambda *_: framing)
     with pytest.raises(BadInput, match="1 of 2 kernels"):
         ncu.read(report_file)
 

@@ -27,7 +27,7 @@ from ncuflow import io, locks, parquet
 from ncuflow.io import BadInput
 from ncuflow.model import TABLES
 from ncuflow.parquet import write_table
-from ncuflow.parsers import show, tables, timing
+from ncuflow.parsers import show, tables
 from ncuflow.parsers.schema import build, check, schema
 from ncuflow.record import KEPT
 
@@ -63,7 +63,7 @@ RECORD = {
 
 
 def test_a_record_becomes_a_row():
-    row = timing.flatten(RECORD)
+    row = tables.flatten(RECORD)
     assert (row["cold_us"], row["cold_q25_us"], row["cold_n"]) == (3.0, 2.75, 2)
     assert row["cold_samples_us"] == [2.5, 3.5]
     assert row["host_samples_us"] == [2.5, 3.5]
@@ -78,13 +78,13 @@ def test_a_record_becomes_a_row():
 def test_what_the_driver_does_not_tell_is_not_known_to_be_calm(after, throttled):
     before = {"sm_mhz": 1980, "mem_mhz": None, "throttle": None if after else []}
     clocks = {"before": before, "after": {"sm_mhz": 1980, "throttle": after}, "retakes": 0}
-    row = timing.flatten(RECORD | {"clocks": clocks})
+    row = tables.flatten(RECORD | {"clocks": clocks})
     assert (row["throttled"], row["mem_mhz_before"]) == (throttled, None)
 
 
 @pytest.mark.parametrize("status", ["skipped", "error", "lost", "wrong"])
 def test_points_that_have_no_times_have_nulls(status):
-    row = timing.flatten({"point": "p", "target": "t", "status": status, "reason": "why"})
+    row = tables.flatten({"point": "p", "target": "t", "status": status, "reason": "why"})
     (stored,) = build("timing", [{"report": "r", "batch": "b", "run": 0, **row}]).to_pylist()
     assert stored["reason"] == "why"
     assert stored["cold_us"] is stored["flops"] is stored["throttled"] is None
@@ -124,17 +124,17 @@ def test_a_malformed_line_is_named_by_its_number(line, words, tmp_path):
     path = tmp_path / "timing.jsonl"
     path.write_text(json.dumps(RECORD) + "\n" + line + "\n")
     with pytest.raises(BadInput) as error:
-        timing.read(path)
+        tables.read(path)
     assert "line 2: " in error.value.what and words in error.value.what
 
 
 def test_the_last_record_of_a_point_stands_and_samples_are_kept_up_to_a_number(tmp_path):
     path = tmp_path / "timing.jsonl"
     path.write_text(changed(status="error", reason="x", timing=None) + "\n\n" + changed() + "\n")
-    (row,) = timing.read(path)
+    (row,) = tables.read(path)
     assert row["status"] == "ok"
     kept = T | {"n": 400, "samples": [3.0] * KEPT}
-    assert timing.flatten(RECORD | {"timing": {"hot": kept}})["hot_n"] == 400
+    assert tables.flatten(RECORD | {"timing": {"hot": kept}})["hot_n"] == 400
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_the_last_record_of_a_point_stands_and_samples_are_kept_up_to_a_number(t
 def test_the_plan_says_which_points_a_file_must_hold(plan, words, tmp_path):
     path = tmp_path / "timing.jsonl"
     path.write_text(changed() + "\n")
-    assert timing.read(path, {"decode/B1"})
+    assert tables.read(path, {"decode/B1"})
     with pytest.raises(BadInput, match=words):
-        timing.read(path, plan)
+        tables.read(path, plan)
 
 
 @given(st.text(max_size=200))
@@ -158,7 +158,7 @@ def test_no_line_makes_a_traceback(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("t") / "timing.jsonl"
     path.write_bytes(text.encode("utf-8", "replace"))
     with contextlib.suppress(BadInput):
-        assert timing.read(path) == []
+        assert tables.read(path) == []
 
 
 # --- schemas ----------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_json_below_the_last_level_is_a_line_each():
 
 
 def test_tables_are_written_twice(tmp_path):
-    table = build("timing", [{"report": "r", "batch": "b", "run": 0, **timing.flatten(RECORD)}])
+    table = build("timing", [{"report": "r", "batch": "b", "run": 0, **tables.flatten(RECORD)}])
     parquet.write_table(tmp_path / "timing.parquet", table)
     assert pq.read_table(tmp_path / "timing.parquet").equals(table)
     with (tmp_path / "timing.csv").open() as text:
@@ -281,7 +281,7 @@ def test_what_cannot_be_read_is_bad_input(tmp_path):
         io.read_json(tmp_path / "points.json")
     os.mkfifo(tmp_path / "timing.jsonl")
     with pytest.raises(BadInput, match="not a regular file"):
-        timing.read(tmp_path / "timing.jsonl")
+        tables.read(tmp_path / "timing.jsonl")
 
 
 def test_no_cell_of_a_csv_is_a_formula(tmp_path):
@@ -547,13 +547,13 @@ def test_conditions_of_a_series_are_columns_of_their_own() -> None:
     clocked = SERIES | {"sm_mhz": 1500, "throttle": ["sw_power_cap"], "left_out": [9.0]}
     series = {"cold": clocked | {"floor_us": 3.5}, "hot": clocked | {"sm_mhz": 1600, "throttle": []},
               "sustained": clocked, "host": None, "plan": None}  # fmt: skip
-    row = timing.flatten(TIMED | {"order": {"run": 1, "positions": [4, 0]}, "timing": series})
+    row = tables.flatten(TIMED | {"order": {"run": 1, "positions": [4, 0]}, "timing": series})
     assert (row["cold_floor_us"], row["cold_left_out_us"]) == (3.5, [9.0])
     assert (row["cold_sm_mhz"], row["hot_sm_mhz"], row["sustained_sm_mhz"]) == (1500, 1600, 1500)
     assert (row["cold_throttle"], row["hot_throttle"]) == ("sw_power_cap", None)
     assert row["sustained_us"] == 2.0 and row["sustained_samples_us"] == [1.0, 3.0]
     assert json.loads(row["order"]) == {"run": 1, "positions": [4, 0]}
-    early = timing.flatten(TIMED)  # a format without conditions
+    early = tables.flatten(TIMED)  # a format without conditions
     assert early["cold_sm_mhz"] is early["cold_throttle"] is early["order"] is None
 
 
@@ -567,10 +567,10 @@ def test_a_clock_is_one_that_a_gpu_can_have(clock: str, most: float) -> None:
         clocks = {"before": state, "after": None}
         return TIMED | {"clocks": clocks, "timing": {"cold": SERIES | of_series}}
 
-    timing.flatten(record(most))
+    tables.flatten(record(most))
     for impossible in (1e308, -1, 60_000):
         with pytest.raises(ValueError, match=r"Input should be (less|greater) than or equal"):
-            timing.flatten(record(impossible))
+            tables.flatten(record(impossible))
 
 
 @pytest.mark.parametrize(
@@ -583,7 +583,7 @@ def test_a_sustained_time_that_is_the_pace_of_the_host_is_not_read(host, known) 
         kind: time and {"unit": "us", "median": time, "q25": time, "q75": time, "n": 1}
         for kind, time in times.items()
     }
-    row = timing.flatten(TIMED | {"timing": series})
+    row = tables.flatten(TIMED | {"timing": series})
     assert row.get("sustained_us") == (17.0 if known else None)
     assert any(name.startswith("sustained") for name in row) == known
     assert row["hot_us"] == 10.0 and row.get("host_us") == host
@@ -598,9 +598,9 @@ def test_a_sustained_time_that_is_the_pace_of_the_host_is_not_read(host, known) 
     ],
 )
 def test_a_status_is_borne_out_by_its_record(change, message) -> None:
-    timing.flatten(TIMED | {"check": {"rel_l2": 0.1, "tolerance": 0.1}})
+    tables.flatten(TIMED | {"check": {"rel_l2": 0.1, "tolerance": 0.1}})
     with pytest.raises(ValueError, match=message):
-        timing.flatten(TIMED | change)
+        tables.flatten(TIMED | change)
 
 
 @pytest.mark.parametrize(
@@ -619,7 +619,7 @@ def test_pairs_are_those_of_their_plan(tmp_path: Path, records, message) -> None
     path = tmp_path / "pairs.jsonl"
     path.write_text(lines(*records), encoding="utf-8")
     with pytest.raises(BadInput, match=message):
-        timing.read_pairs(path, ["a | b"])
+        tables.read_pairs(path, ["a | b"])
 
 
 MISSING = r"1 planned points have no record, a \| c for one"
@@ -662,7 +662,7 @@ def test_a_pair_has_a_row_per_side_and_a_refused_one_has_no_times(tmp_path: Path
     bad = OTHER | {"status": "wrong", "reason": "c: off", "sides": None}
     path = tmp_path / "pairs.jsonl"
     path.write_text(lines(PAIR | {"sides": sides}, bad), encoding="utf-8")
-    rows = timing.read_pairs(path)
+    rows = tables.read_pairs(path)
     assert [(r["pair"], r["side"], r["point"]) for r in rows] == [
         ("a | b", "base", "a"), ("a | b", "other", "b"), ("a | c", "base", "a"), ("a | c", "other", "c"),
     ]  # fmt: skip
@@ -677,10 +677,10 @@ def test_a_parameter_that_nothing_can_be_sorted_by_is_no_timing_record(
     path = tmp_path / "timing.jsonl"
     record = {"point": "a/b", "target": "a", "status": "skipped", "reason": "no"}
     path.write_text(json.dumps(record | {"params": {"seq_len": 512}}), encoding="utf-8")
-    assert len(timing.read(path)) == 1
+    assert len(tables.read(path)) == 1
     path.write_text(json.dumps(record | {"params": {"seq_len": value}}), encoding="utf-8")
     with pytest.raises(BadInput, match=r"line 1: no timing record \(params\.seq_len"):
-        timing.read(path)
+        tables.read(path)
 
 
 def test_what_profilers_say_of_points_whose_timing_is_not_right_is_in_no_table():

@@ -10,7 +10,7 @@ from fake_device import Device, ran
 
 from ncuflow import record
 from ncuflow.findings.columns import BY_NAME
-from ncuflow.parsers import timing
+from ncuflow.parsers import tables
 from ncuflow.parsers.schema import schema
 from ncuflow.run import timing as stopwatch
 
@@ -48,7 +48,7 @@ def test_what_a_run_writes_fills_every_column_and_is_read_again(
     device = Device()
     device.states = [{"sm_mhz": 1500, "mem_mhz": 2600, "throttle": []}]
     _, (written,) = ran(device)
-    row = timing.flatten(written)
+    row = tables.flatten(written)
     assert written["timing"].keys() == record.Series.model_fields.keys()
     assert row["cold_samples_us"] == written["timing"]["cold"]["samples"]
     declared = {place.column for place in record.places(record.PointRecord)}

@@ -11,7 +11,7 @@ import pytest
 from conftest import some
 from table_digests import FILE, ROOT, of_recording, recordings
 
-from ncuflow.evidence import location, manifest, recording, reportscrub
+from ncuflow.evidence import location, manifest, recording, scrub
 from ncuflow.io import NCU_MAGIC, opened, read_json
 from ncuflow.parsers import lines, ncu
 from ncuflow.static import facts
@@ -57,7 +57,7 @@ def test_no_recorded_sweep_holds_a_compiled_module_and_every_deep_report_does():
     assert SWEEPS and DEEP
     for path in (*SWEEPS, *DEEP):
         data = lzma.decompress(path.read_bytes())
-        assert (reportscrub.without_modules(data) == data) == (path in SWEEPS), path
+        assert (scrub.without_modules(data) == data) == (path in SWEEPS), path
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_modules_are_kept_where_that_is_asked_for(sampled, tmp_path):
 @pytest.mark.parametrize("cut", [3, 40, -3])
 def test_a_damaged_report_is_not_rewritten(cut):
     with pytest.raises(ValueError):
-        reportscrub.without_modules(lzma.decompress(SMALL.read_bytes())[:cut])
+        scrub.without_modules(lzma.decompress(SMALL.read_bytes())[:cut])
 
 
 def test_the_purpose_of_every_recording_is_said():

@@ -17,7 +17,7 @@ from conftest import ROOT, some
 
 from ncuflow.cli import dispatch
 from ncuflow.export import script as exported
-from ncuflow.export.inlined import Asked, inlined
+from ncuflow.export.script import Asked, inlined
 from ncuflow.io import CommandError, UsageError, read_yaml
 from ncuflow.sweep.points import Planned, points
 from ncuflow.target.contract import Target, known, load

@@ -8,8 +8,7 @@ import pytest
 from conftest import some
 
 from ncuflow.experiments.search import DEFAULT
-from ncuflow.race.rounds import AA, RUNGS, Halving
-from ncuflow.race.sequential import ALPHA, LOOKS, Verdict, look
+from ncuflow.race.rounds import AA, ALPHA, LOOKS, RUNGS, Halving, Verdict, look
 
 RUNS = 100
 EFFECT = 0.02

@@ -12,7 +12,7 @@ from fake_device import Device, fake_target, made
 from ncuflow.experiments.text import case_lines
 from ncuflow.race.measure import Sides, checked, timed
 from ncuflow.race.record import MeasuredPoint
-from ncuflow.race.sequential import LOOKS
+from ncuflow.race.rounds import LOOKS
 from ncuflow.race.sides import BaseError, LostError, SideError
 from ncuflow.race.worker import LAUNCHES, SEEDS, Worker, first_error
 from ncuflow.run import timing

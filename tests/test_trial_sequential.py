@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ncuflow.race.sequential import ALPHA, LOOKS, Interval, Judged, interval, judge, look
+from ncuflow.race.rounds import ALPHA, LOOKS, Interval, Judged, interval, judge, look
 
 RUNS = 500
 EFFECT = 0.02

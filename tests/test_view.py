@@ -26,10 +26,7 @@ from ncuflow.view import (
     kernels,
     launch_detail,
     memory,
-    memory_tables,
-    missing,
-    nvtx,
-    roofline,
+    model,
 )
 from ncuflow.view.model import NextBlock, View
 
@@ -181,7 +178,7 @@ def tables_of(counters: dict[str, Counter]) -> dict[str, dict[str, dict[str, flo
             row.label: dict(zip([label for label, _ in table.columns], row.values, strict=True))
             for row in table.rows
         }
-        for table in memory_tables.tables(counters)
+        for table in memory.tables(counters)
     }
 
 
@@ -273,8 +270,10 @@ def test_memory_efficiency_is_read_by_the_names_of_any_version(asked, ideal, nam
 def test_fp64_is_counted_for_the_roofline_or_not_known():
     ticks = [f"{unit}__cycles_elapsed.avg.per_second" for unit in ("smsp", "sm")]
     clocks = dict.fromkeys(ticks, Counter(1e9, "hz"))
-    clocks[roofline.FP64_PEAK] = Counter(64, "inst/cycle")
-    counts = {roofline.EXECUTED.format(op): n for op, n in (("dadd", 1), ("dmul", 2), ("dfma", 3))}
+    clocks[launch_detail.FP64_PEAK] = Counter(64, "inst/cycle")
+    counts = {
+        launch_detail.EXECUTED.format(op): n for op, n in (("dadd", 1), ("dmul", 2), ("dfma", 3))
+    }
     # 1 + 2 + 2 × 3, in 1 µs, of which each cycle is a thousandth
     made = clocks | {name: Counter(n, "inst") for name, n in counts.items()}
     rates = clocks | {
@@ -283,12 +282,12 @@ def test_fp64_is_counted_for_the_roofline_or_not_known():
     of = kernel(duration_ns=1000.0)
     of["metrics"] |= {"dram_bytes_read": 3.0, "dram_bytes_write": 6.0}
     for counters in (made, rates):
-        found = roofline.roofline(of, Detail(counters=counters))
+        found = launch_detail.roofline(of, Detail(counters=counters))
         assert found.flops == {"FP64": pytest.approx(9)} and found.bytes == {"DRAM": 9}
         assert found.compute == (("FP64", 128e9),)
-    del made[roofline.EXECUTED.format("dmul")]
-    assert roofline.fp64_flops(made, 1000.0) is None
-    assert roofline.roofline(of, Detail(counters=made)) is None
+    del made[launch_detail.EXECUTED.format("dmul")]
+    assert launch_detail.fp64_flops(made, 1000.0) is None
+    assert launch_detail.roofline(of, Detail(counters=made)) is None
 
 
 def kernel(**given: Any) -> Any:
@@ -345,14 +344,14 @@ def test_what_is_copied_past_l1_is_part_of_what_is_read():
 
 def test_what_no_kernel_has_is_said_once_with_its_option():
     one = kernels.kernel_view([kernel()], {})
-    said = {lack.what: lack.option for lack in missing.missing([one], {}, True)}
+    said = {lack.what: lack.option for lack in kernels.missing([one], {}, True)}
     assert said["stall reasons"] == "ncu --section WarpStateStats"
     assert said["memory chart"] == "ncu --section MemoryWorkloadAnalysis_Chart"
     assert "occupancy" not in said and "duration" not in said
 
 
 def test_ranges_are_a_tree_with_times():
-    (outer,) = nvtx.tree(
+    (outer,) = model.tree(
         [(["a", "b"], "k", 2.0), (["a"], "k", 3.0), (["a", "b"], "j", None), ([], "k", 9.0)]
     )
     assert (outer.name, outer.count, outer.total_ns) == ("a", 3, 5.0)
@@ -435,7 +434,7 @@ def test_what_ncu_printed_is_viewed_and_says_what_only_a_report_has(tmp_path):
     told = (kernel.name, kernel.duration.median, kernel.longest_launch.kernel["registers"])
     assert told == ("Norm", 2000, 40)
     said = {lack.what: lack.option for lack in view.missing}
-    assert said["memory chart"] == missing.ONLY_A_REPORT and "Speed" in "".join(said)
+    assert said["memory chart"] == kernels.ONLY_A_REPORT and "Speed" in "".join(said)
     blocks_of = blocks(page.rendered(files.view([path])))
     assert blocks_of["main"]["reports"][0]["kernels"]["name"] == ["Norm"]
     assert "code 0 0" not in blocks_of
@@ -496,7 +495,7 @@ def test_no_section_is_advised_that_what_ncu_printed_has(tmp_path) -> None:
     (report,) = files.view([path]).reports
     assert report.kernels[0].longest_launch.words == "DRAM 73 % and waits"
     lacking = dict(report.missing)
-    assert lacking[missing.PARTS] == missing.ONLY_A_REPORT
+    assert lacking[kernels.PARTS] == kernels.ONLY_A_REPORT
     assert "ncu --section SpeedOfLight" not in lacking.values()
     listed = view_columns._report(report)["kernels"]
     assert (listed["failed"], listed["problems"]) == ([False], [1])

@@ -17,7 +17,7 @@ sys.path.insert(0, str(HOME))
 from snakemake.utils import update_config
 
 from ncuflow.run import loss
-from ncuflow.flow import caches, checksums, closure, display, jobs
+from ncuflow.flow import checksums, closure, display, jobs
 from ncuflow.flow import evidence as _evidence
 from ncuflow.flow import settings as _settings
 from ncuflow.cli import refused as _refused
@@ -60,7 +60,7 @@ except OSError as error:
 OUT = f"{SETTINGS.outputs}/{{evidence}}"
 RUN = RUNNING.folder
 LIVE = RUNNING.recording is None
-_moved = caches.provide(Path(SETTINGS.outputs))
+_moved = jobs.provide_caches(Path(SETTINGS.outputs))
 for _note in (
     _evidence.passed_over(SETTINGS, RUNNING),
     _moved if LIVE else None,

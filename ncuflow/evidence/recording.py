@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import lzma
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ncuflow.evidence import manifest, points, provenance, reportscrub
+from ncuflow.evidence import manifest, points, provenance, scrub
+from ncuflow.evidence.scrub import mask_paths, masked_report
 from ncuflow.io import (
     JsonObject,
     digest,
@@ -18,6 +20,7 @@ from ncuflow.io import (
     opened,
     present,
     read_json,
+    replacing,
     scratch,
     write_json,
 )
@@ -102,7 +105,7 @@ def check(path: Path, evidence: Path, known: Any) -> None:
             raise CaptureError(f"{shown}: holds {secret}, which no recording may")
         if not is_report(path):
             return
-        if reportscrub.scrubbed(data) is False:
+        if scrub.scrubbed(data) is False:
             raise CaptureError(f"{shown}: names its host; run `ncuflow record --scrub` on it first")
         sources = embedded_sources(plain)
         if sources:
@@ -166,7 +169,7 @@ def pack(plain: Path, place: Path) -> None:
 def without_modules(plain: Path, smaller: Path) -> Path:
     """A copy of a report without compiled modules. Raises CaptureError where its framing is not as expected."""
     try:
-        smaller.write_bytes(reportscrub.without_modules(plain.read_bytes()))
+        smaller.write_bytes(scrub.without_modules(plain.read_bytes()))
     except ValueError as error:
         raise CaptureError(f"{plain.name}: a damaged Nsight Compute report ({error})") from None
     return smaller
@@ -263,3 +266,62 @@ def measured(folder: Path, origin: JsonObject, said: Path) -> str:
         raise CaptureError(f"{folder}: no point has a good result")
     counted = ", ".join(f"{n} {what}" for what, n in status.most_common())
     return f"{origin['gpu']}, FlashInfer {origin['flashinfer']}: points {counted}"
+
+
+def changes(report: Path) -> dict[Path, bytes]:
+    """What masking changes: {file: its content, unpacked}; nothing, or a report first and its listing after it.
+
+    Raises CaptureError where the report's layout is not known.
+    """
+    before = _content(report)
+    after = masked_report(before)
+    if after is None:
+        raise CaptureError(f"{report}: not a report whose layout is known")
+    if after == before:
+        return {}
+    beside = lines.listing_path(report)
+    if not beside.is_file():
+        return {report: after}
+    known, new = (hashlib.sha256(data).hexdigest().encode() for data in (before, after))
+    listed = bytearray(_content(beside).replace(known, new))
+    mask_paths(listed)
+    return {report: after, beside: bytes(listed)}
+
+
+def scrub_report(report: Path) -> list[Path]:
+    """Mask a report in place; the report, or nothing where there was nothing to mask."""
+    changed = changes(report)
+    _write(changed)
+    return [report] if changed else []
+
+
+def scrub_recording(folder: Path) -> list[Path]:
+    """Mask the reports of a recording and mend its manifest; the reports that changed.
+
+    Raises CaptureError, with nothing written, where it does not match its manifest as it is.
+    """
+    try:
+        manifest.read(folder)
+    except ValueError as error:
+        raise CaptureError(str(error)) from None
+    reports = [path for path in manifest.files(folder).values() if is_report(path)]
+    changed = {path: data for report in reports for path, data in changes(report).items()}
+    _write(changed)
+    if changed:
+        place = folder / manifest.FILE
+        content = read_json(place)
+        content["files"] = manifest.checksums(folder)
+        write_json(place, content)
+    return [path for path in changed if is_report(path)]
+
+
+def _content(path: Path) -> bytes:
+    with opened(path) as plain:
+        return plain.read_bytes()
+
+
+def _write(changed: Mapping[Path, bytes]) -> None:
+    for place, content in changed.items():
+        with replacing(place) as temporary:
+            packed = place.suffix == ".xz"
+            temporary.write_bytes(lzma.compress(content, filters=FILTERS) if packed else content)

@@ -15,7 +15,7 @@ from ncuflow.experiments.record import Advice, AdvisedShape, head
 from ncuflow.gpu import lock, nvml
 from ncuflow.io import BadInput, CommandError, UsageError, clean, read_json, sniff
 from ncuflow.race.eta import tell
-from ncuflow.race.sequential import ALPHA
+from ncuflow.race.rounds import ALPHA
 from ncuflow.race.sides import GaveUpError, Session, SideError, started
 from ncuflow.run import FATAL
 from ncuflow.sweep import workloads

@@ -31,8 +31,7 @@ from ncuflow.io import CommandError, JsonObject, clean, scratch
 from ncuflow.race import measure, rounds
 from ncuflow.race.eta import SECONDS, Eta, Tell, halving_s
 from ncuflow.race.record import CheckedCase, Relative, TrialTiming, VariantOutcome
-from ncuflow.race.rounds import AA, RUNGS, Halving
-from ncuflow.race.sequential import ALPHA
+from ncuflow.race.rounds import AA, ALPHA, RUNGS, Halving
 from ncuflow.race.sides import BaseError, SharedSide, Side, SideError, burst, of_base
 from ncuflow.run import FATAL
 from ncuflow.sweep.points import Planned

@@ -37,7 +37,7 @@ from ncuflow.race import measure
 from ncuflow.race.eta import MeteredSide, TrialEta, tell
 from ncuflow.race.measure import failure
 from ncuflow.race.record import WORST
-from ncuflow.race.sequential import ALPHA
+from ncuflow.race.rounds import ALPHA
 from ncuflow.race.sides import BaseError, SideError, of_base, program
 from ncuflow.run import FATAL
 from ncuflow.sweep.points import Planned

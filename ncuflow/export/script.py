@@ -1,17 +1,27 @@
-"""One point as a Python file that stands alone: torch and FlashInfer, to be run under your own ncu or nsys."""
+"""One point as a Python file that stands alone: torch and FlashInfer, to be run under your own ncu or nsys.
+
+The functions of the project that it needs are in it with every definition that they need, each whole, comments included: nothing
+is written a second time, and nothing is cut by the parameters of a point; arguments that only a check needs go.
+"""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import json
+import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
 from string import Template
+from types import ModuleType
 
-from ncuflow.export.inlined import Asked, inlined
 from ncuflow.findings import stored
-from ncuflow.io import UsageError, read_yaml, resource
+from ncuflow.io import CommandError, UsageError, read_yaml, resource
 from ncuflow.origin import package_version
 from ncuflow.sweep import points as sweep
 from ncuflow.sweep.points import Planned
@@ -114,3 +124,223 @@ def _known(target: Target) -> Iterator[Planned]:
     for path in sorted(Path("outputs").glob(f"*/results/{target.name}{stored.SUFFIX}")):
         for point in stored.results(path)["points"]:
             yield Planned(point["point"], target.name, point["params"])
+
+
+OWN = "ncuflow"
+Key = tuple[str, str]  # (module, name at its top)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is taken over, and what stands in another's place.
+
+    module, function: where it begins; kept: of a call of a class, by its name, the keyword arguments that stay; given:
+    definitions that the text around it has, by their names there; around: the other names that it has; instead: words,
+    such as "TARGET.point_id(p)", and the name that takes their place; rewritten: definitions with a text that takes the
+    place of their own.
+    """
+
+    module: str
+    function: str
+    kept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    given: Mapping[Key, str] = field(default_factory=dict)
+    around: tuple[str, ...] = ()
+    instead: Mapping[str, str] = field(default_factory=dict)
+    rewritten: Mapping[Key, str] = field(default_factory=dict)
+
+
+def inlined(asked: Asked) -> tuple[set[tuple[str, str]], str]:
+    """({(module, name imported from it, "" for itself)}, definitions in an order in which each may be executed).
+
+    Raises CommandError where a definition needs what cannot be taken over.
+    """
+    sources = _Sources(asked)
+    taken = _closure(sources, asked)
+    names = dict(asked.given)
+    for key in sorted(taken, key=sources.place):
+        names[key] = _free(key, {*names.values(), *asked.around})
+    imports: set[tuple[str, str]] = set()
+    parts = []
+    for key in sorted(taken, key=sources.place):
+        imports |= sources.imports(key[0], taken[key])
+        parts.append(_renamed(sources, key, taken[key], names))
+    return imports, _joined(parts)
+
+
+def _joined(parts: Sequence[str]) -> str:
+    """Definitions below each other, those of a line or two closer than functions and classes."""
+    text = ""
+    for before, part in pairwise(["", *(part.strip() for part in parts)]):
+        wide = any(re.search(r"(?m)^(def|class) ", one) for one in (before, part))
+        text += ("\n\n\n" if wide else "\n") * bool(before) + part
+    return text
+
+
+def _closure(sources: _Sources, asked: Asked) -> dict[Key, str]:
+    """The text of each definition that the first needs, and those need in turn."""
+    found: dict[Key, str] = {}
+    open_keys = [(asked.module, asked.function)]
+    while open_keys:
+        key = open_keys.pop()
+        if key in found or key in asked.given:
+            continue
+        found[key] = sources.text(key)
+        open_keys += [needed for _, needed in _references(sources, key[0], ast.parse(found[key]))]
+    return found
+
+
+def _free(key: Key, taken: Container[str]) -> str:
+    """A definition's own name, behind its module's where another has that already."""
+    module, name = key
+    return name if name not in taken else f"{module.rpartition('.')[2]}_{name.lstrip('_')}"
+
+
+class _Sources:
+    """The modules that are read."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.modules: dict[str, _Inlined] = {}
+        self.order: list[str] = []
+        self.module(asked.module)
+
+    def module(self, name: str) -> _Inlined:
+        """A module; those that it imports come before it in the order."""
+        if name not in self.modules:
+            self.modules[name] = found = _Inlined(name)
+            for module, _ in found.own.values():
+                self.module(module)
+            self.order.append(name)
+        return self.modules[name]
+
+    def place(self, key: Key) -> tuple[int, int]:
+        """Where a definition stands among all."""
+        return self.order.index(key[0]), self.modules[key[0]].defined[key[1]].lineno
+
+    def text(self, key: Key) -> str:
+        """A definition's text. Raises CommandError for an unknown name."""
+        module = self.module(key[0])
+        if key[1] not in module.defined:
+            raise CommandError(f"{key[0]} has no {key[1]} that could be taken over")
+        text = self.asked.rewritten.get(key) or module.text(key[1])
+        for words, name in self.asked.instead.items():
+            text = text.replace(words, name)
+        return _edited(text, list(_shortened(ast.parse(text), self.asked.kept)))
+
+    def imports(self, module: str, text: str) -> set[tuple[str, str]]:
+        """(module, name of it) of what a text imports at the top of its file, all of other projects'."""
+        used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+        return {said for name, said in self.modules[module].foreign.items() if name in used}
+
+
+class _Inlined:
+    """A module of the project as text: what its top defines and imports."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.loaded = name, importlib.import_module(name)
+        self.source = inspect.getsource(self.loaded)
+        self.lines = self.source.splitlines()
+        self.defined: dict[str, ast.stmt] = {}
+        self.own: dict[
+            str, Key
+        ] = {}  # local name -> (module, name in it), "" for the module itself
+        self.foreign: dict[str, tuple[str, str]] = {}  # local name -> (module, name in it)
+        for node in ast.parse(self.source).body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                self._imported(node)
+            else:
+                self.defined |= dict.fromkeys(_bound(node), node)
+
+    def _imported(self, node: ast.Import | ast.ImportFrom) -> None:
+        for alias in node.names:
+            local = alias.asname or alias.name.partition(".")[0]
+            if isinstance(node, ast.Import):
+                self.foreign[local] = (alias.name, "")
+            elif node.module and node.module.partition(".")[0] == OWN:
+                whole = f"{node.module}.{alias.name}"
+                is_module = isinstance(
+                    getattr(importlib.import_module(node.module), alias.name), ModuleType
+                )
+                self.own[local] = (whole, "") if is_module else (node.module, alias.name)
+            elif node.module != "__future__":
+                self.foreign[local] = (str(node.module), alias.name)
+
+    def text(self, name: str) -> str:
+        """A definition with its decorators, the comments right above it, and that behind it."""
+        node = self.defined[name]
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) - 1
+        while first and self.lines[first - 1].startswith("#"):
+            first -= 1
+        return "\n".join(self.lines[first : node.end_lineno])
+
+
+def _shortened(
+    tree: ast.Module, kept: Mapping[str, tuple[str, ...]]
+) -> Iterator[tuple[ast.expr, str]]:
+    """Calls without the arguments that do not stay."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kept:
+            stays = [k for k in node.keywords if k.arg in kept[node.func.id]]
+            yield node, ast.unparse(ast.Call(node.func, node.args, stays))
+
+
+def _edited(text: str, edits: Sequence[tuple[ast.expr, str]]) -> str:
+    """A text with others in the place of some of its nodes, none of which is in another."""
+    raw = text.encode()
+    starts = [0, *accumulate(len(line) for line in raw.splitlines(keepends=True))]  # as nodes count
+    for node, by in sorted(edits, key=lambda e: (e[0].lineno, e[0].col_offset), reverse=True):
+        end = starts[int(node.end_lineno or node.lineno) - 1] + int(node.end_col_offset or 0)
+        raw = raw[: starts[node.lineno - 1] + node.col_offset] + by.encode() + raw[end:]
+    return raw.decode()
+
+
+def _bound(node: ast.stmt) -> list[str]:
+    """The names that a statement binds: a definition, an assignment of names alone, an import."""
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        targets = [node.target]
+    parts = [one for t in targets for one in (t.elts if isinstance(t, ast.Tuple) else [t])]
+    names = [one.id for one in parts if isinstance(one, ast.Name)]
+    return names if len(names) == len(parts) else []
+
+
+def _references(sources: _Sources, module: str, tree: ast.Module) -> Iterator[tuple[ast.expr, Key]]:
+    """The nodes of a definition that name another of the project, and which."""
+    own, local = sources.module(module), _local(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id not in local:
+            if node.id in own.own and own.own[node.id][1]:
+                yield node, own.own[node.id]
+            elif node.id in own.defined:
+                yield node, (module, node.id)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            whole, symbol = own.own.get(node.value.id, ("", "x"))
+            if not symbol and node.value.id not in local:
+                yield node, (whole, node.attr)
+
+
+def _local(tree: ast.Module) -> set[str]:
+    """The names that a function binds itself, at any depth; not its own."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.FunctionDef) and node is not tree.body[0]:
+            found.add(node.name)
+    return found if isinstance(tree.body[0], ast.FunctionDef) else set()
+
+
+def _renamed(sources: _Sources, key: Key, text: str, names: Mapping[Key, str]) -> str:
+    """A definition with the names that it and others have where all stand together."""
+    tree = ast.parse(text)
+    edits = [(node, names[needed]) for node, needed in _references(sources, key[0], tree)]
+    text = _edited(text, [(node, name) for node, name in edits if ast.unparse(node) != name])
+    old, new = key[1], names[key]
+    defines = rf"(?m)^((?:def|class) |){re.escape(old)}\b"
+    return text if old == new else re.sub(defines, rf"\g<1>{new}", text, count=1)

@@ -13,19 +13,133 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from ncuflow import format as form
 from ncuflow.findings import limiter
 from ncuflow.findings.join import led_by_torch
-from ncuflow.flow import forecast
 from ncuflow.gpu import lock, use
-from ncuflow.io import BadInput, read_json
+from ncuflow.io import BadInput, JsonObject, read_json
+from ncuflow.model import DEEP
 from ncuflow.process import cause, last_line
 from ncuflow.run import progress
+
+# (target, batch) -> its points, as in points.json
+Plans = Mapping[tuple[str, str], list[JsonObject]]
+
+FIRST, COMPILES, PROFILES, TIMES, TRACES, HOST = KINDS = range(6)
+
+
+class Ahead(NamedTuple):
+    """A job that is not done: its rule, its expected seconds, and those that are left of them."""
+
+    rule: str
+    seconds: float
+    left: float
+
+
+class RuleCost(NamedTuple):
+    """A rule: what it does, its seconds (of a start, with a GPU from when it has one; and of a point), and when it can run."""
+
+    does: str
+    start_s: float
+    point_s: float
+    kind: int = HOST
+
+
+# Seconds of H100 hosts with 16 cores: benchmarks/RESULTS.md. They are what a run says first; the seconds that went by scale them
+# ever more. A rule that is not here is quick. Of `time` they are of a point of no pair; that several rounds visit the others as
+# well is not known here.
+STEPS = {
+    "preflight": RuleCost("preflight and ceilings", 4.0, 0.0, FIRST),
+    "source_index": RuleCost("index of FlashInfer's source", 12.0, 0.0),
+    "build": RuleCost("build modules", 51.0, 0.45, COMPILES),
+    "time": RuleCost("time", 0.2, 0.4, TIMES),
+    "time_again": RuleCost("time again", 0.2, 0.4, TIMES),
+    "trace": RuleCost("trace (nsys)", 0.2, 0.04, TRACES),
+    "profile": RuleCost("profile (ncu)", 2.2, 0.91, PROFILES),
+    "profile_deep": RuleCost("deep profile (ncu)", 1.2, 2.1, PROFILES),
+    "jit_measure": RuleCost("measure the JIT", 200.0, 0.0, FIRST),
+    "tables": RuleCost("read reports", 1.0, 0.02),
+    "findings": RuleCost("join", 0.5, 0.01),
+    "target_page": RuleCost("page", 1.0, 0.0),
+    "environment_page": RuleCost("page of the machine", 0.5, 0.0),
+    "claims": RuleCost("claims", 0.7, 0.0),
+    "hotlines": RuleCost("hot lines", 0.5, 0.0),
+    "pages": RuleCost("pages over all targets", 1.5, 0.0),
+    "html": RuleCost("report.html", 1.0, 0.0),
+}
+QUICK = 0.3
+PAIR_S = 0.5  # of a pair with its points, in the process that times a batch
+PLANS_S = 2.0  # until a build begins
+STANDS_S = 27.0  # of a build, until a module stands; the preflight has the GPU meanwhile
+LOAD_S = 6.0  # Python, torch and FlashInfer, before a program has a GPU
+LAST_S = 4.0  # tables and pages after what is measured last; those before are made beside
+BATCHES = {"profile_deep": DEEP}  # rules with a batch of their own, which is no wildcard
+
+
+def kind(rule: str) -> int:
+    return STEPS[rule].kind if rule in STEPS else HOST
+
+
+def needs_gpu(rule: str) -> bool:
+    """Whether its seconds begin when it has a GPU."""
+    return kind(rule) in (PROFILES, TIMES, TRACES)
+
+
+def points_of(plans: Plans, rule: str, wildcards: Mapping[str, str]) -> int:
+    """How many points a job of this rule works on; 0 where its time does not grow with them."""
+    if rule not in STEPS or not STEPS[rule].point_s:
+        return 0
+    target, batch = wildcards.get("target"), BATCHES.get(rule, wildcards.get("batch"))
+    return len(
+        {
+            (name, point["id"])
+            for (name, its_batch), points in plans.items()
+            if target in (None, name) and batch in (None, its_batch)
+            for point in points
+        }
+    )
+
+
+def work_of(
+    plans: Plans, pairs: Plans, rule: str, wildcards: Mapping[str, str]
+) -> tuple[int, float]:
+    """How many points a job of this rule works on, and how many seconds that may take."""
+    step = STEPS.get(rule, RuleCost("", QUICK, 0.0))
+    points = points_of(plans, rule, wildcards)
+    if rule != "time":
+        return points, step.start_s + step.point_s * points
+    place = wildcards["target"], wildcards["batch"]
+    paired = pairs.get(place, [])
+    alone = {point["id"] for point in plans.get(place, [])} - {point["id"] for point in paired}
+    seconds = step.start_s + step.point_s * len(alone) + PAIR_S * len(paired) / 2
+    return points, seconds
+
+
+def rest(left: Iterable[Ahead], together: bool) -> float:
+    """Seconds in which these jobs end, by themselves or beside each other.
+
+    Beside each other, profilers have a GPU as soon as a module of a build stands, while what is timed and traced loads after it.
+    """
+    jobs = list(left)
+    of = dict.fromkeys(KINDS, 0.0)
+    for job in jobs:
+        of[kind(job.rule)] += job.left
+    if not together:
+        return sum(of.values()) + LOAD_S * sum(needs_gpu(job.rule) for job in jobs)
+    builds = [job for job in jobs if kind(job.rule) == COMPILES]
+    beside = sum(max(0.0, min(job.left, job.seconds - STANDS_S)) for job in builds)
+    first = max(0.0, of[FIRST] - (of[COMPILES] - beside))
+    profiles = max(0.0, of[PROFILES] - beside)
+    loads = LOAD_S * (bool(of[TIMES] or of[TRACES]) and not profiles)
+    plans = PLANS_S * (bool(builds) and all(job.left == job.seconds for job in builds))
+    measures = plans + first + of[COMPILES] + profiles + of[TIMES] + of[TRACES] + loads
+    return measures + (min(of[HOST], LAST_S) if measures else of[HOST])
+
 
 LONG = 10.0  # seconds from which on a plain log is told that a step begins
 NEARLY = 0.9
@@ -46,13 +160,13 @@ class Job:
 
     def __init__(self, record: Any, points: int, seconds: float, clock: float) -> None:
         target = dict(record.wildcards or {}).get("target")
-        step = forecast.STEPS.get(record.rule_name)
+        step = STEPS.get(record.rule_name)
         name = step.does if step else record.rule_name
         self.rule, self.known = record.rule_name, step is not None
         self.name = f"{name} {target}" if target else name
         self.points, self.seconds, self.since = points, seconds, clock
         self._worked = 0.0
-        self._works: float | None = None if forecast.needs_gpu(self.rule) else clock
+        self._works: float | None = None if needs_gpu(self.rule) else clock
         self.output, self.log = list(record.output), list(record.log)
 
     def doing(self) -> str:
@@ -65,7 +179,7 @@ class Job:
         waits = doing in ("", lock.WAITS) or doing.startswith(lock.QUEUES)
         if self._works is not None:
             self._worked += now - self._works
-        self._works = None if waits and forecast.needs_gpu(self.rule) else now
+        self._works = None if waits and needs_gpu(self.rule) else now
         return self._worked
 
 
@@ -87,7 +201,7 @@ class Display(logging.Handler):
         together: bool = False,
     ) -> None:
         super().__init__()
-        self.rest = partial(forecast.rest, together=together)
+        self.rest = partial(rest, together=together)
         self.others, self.work, self.ahead, self.clock = others, work, ahead, clock
         self.gpu_use = gpu_use
         self.measures = 0.0  # since when, by the wall clock, nothing is compiled any more
@@ -133,7 +247,7 @@ class Display(logging.Handler):
         if not self.expected:
             self.expected = dict(self.ahead())
             jobs = self.expected.values()
-            self.whole = self.rest(forecast.Ahead(rule, seconds, seconds) for rule, seconds in jobs)
+            self.whole = self.rest(Ahead(rule, seconds, seconds) for rule, seconds in jobs)
         job = Job(record, *self.work(record.rule_name, dict(record.wildcards or {})), self.clock())
         self.running[record.jobid] = job
         if self.live:
@@ -164,7 +278,7 @@ class Display(logging.Handler):
         self.finished, self.total = record.done, record.total
 
     def _job_error(self, record: Any) -> None:
-        job = self.running.pop(record.jobid, None) or Job(record, 0, forecast.QUICK, self.clock())
+        job = self.running.pop(record.jobid, None) or Job(record, 0, QUICK, self.clock())
         self.failed[record.jobid] = job
 
     def _restart(self, number: int) -> None:
@@ -181,9 +295,7 @@ class Display(logging.Handler):
         now = self.clock()
         # What runs counts as far as it should be by now: as nearly done at most, however long it takes.
         ahead = self.rest(
-            forecast.Ahead(
-                rule, seconds, seconds - min(self._worked(number, now), NEARLY * seconds)
-            )
+            Ahead(rule, seconds, seconds - min(self._worked(number, now), NEARLY * seconds))
             for number, (rule, seconds) in self.expected.items()
         )
         # The pace of the first seconds, in which plans are made, says little of a run of minutes.
@@ -327,7 +439,7 @@ def machine_headlines(page: Path, info: Mapping[str, Any]) -> Iterator[str]:
 
 
 def install(
-    workflow: Any, plans: forecast.Plans, pairs: forecast.Plans, gpu_use: Path | None = None
+    workflow: Any, plans: Plans, pairs: Plans, gpu_use: Path | None = None
 ) -> Display | None:
     """Put a display where Snakemake's own stream is; None where the user asked for that one, or for none."""
     from snakemake.logging import logger
@@ -338,7 +450,7 @@ def install(
     if plain or not own or not workflow.is_main_process:
         return None
 
-    work = partial(forecast.work_of, plans, pairs)
+    work = partial(work_of, plans, pairs)
 
     def ahead() -> dict[int, tuple[str, float]]:
         jobs = workflow.dag.needrun_jobs(exclude_finished=True)

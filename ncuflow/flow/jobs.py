@@ -3,6 +3,10 @@
 A run on recorded evidence has some twenty jobs, and each would import pandas, pyarrow and matplotlib
 for longer than it works (benchmarks/RESULTS.md). One job for all targets would be the other way, but
 Snakemake removes what a failed job made: one broken target would take the others' pages along.
+
+Where the home folder cannot be written, caches of programs lie below the outputs: so it is in a container that runs as
+any user, and for a service. Snakemake's own is none of these: the profile has it in the temporary folder, since Snakemake
+asks for it before a rule file is read.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import multiprocessing
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -79,3 +84,34 @@ def _run(words: Sequence[str], log: str) -> None:
     os.dup2(sys.stderr.fileno(), 2)
     gc.disable()  # it lives for one command; the more points, the longer collections go through their rows for nothing
     cli.main(words)
+
+
+FOLDER = ".cache"
+
+
+def provide_caches(outputs: Path) -> str | None:
+    """Let compiled modules and Matplotlib's fonts lie below the outputs where home does not serve.
+
+    It is the environment that is changed: of this process, and of all that it starts. Returns a line that says so.
+    """
+    own = outputs.absolute() / FOLDER
+    if not _serves("XDG_CONFIG_HOME", ".config"):
+        os.environ.setdefault("MPLCONFIGDIR", str(own / "matplotlib"))
+    if _serves("XDG_CACHE_HOME", ".cache"):
+        return None
+    os.environ["XDG_CACHE_HOME"] = str(own)
+    return f"the home folder cannot be written: caches are in {outputs / FOLDER}"
+
+
+def _serves(variable: str, below_home: str) -> bool:
+    """Whether a file can be written where this variable, or else the home folder, says."""
+    home = os.environ.get("HOME")
+    place = os.environ.get(variable) or (home and f"{home}/{below_home}")
+    if not place:
+        return False
+    try:
+        there = next(path for path in (Path(place), *Path(place).parents) if path.exists())
+        with tempfile.TemporaryFile(dir=there):
+            return True
+    except OSError:
+        return False

@@ -13,7 +13,7 @@ from statistics import fmean, median
 from typing import Any
 
 from ncuflow.race.record import CheckedCase, MeasuredPoint, Outcome, Relative, TrialTiming
-from ncuflow.race.sequential import LOOKS, Interval, look
+from ncuflow.race.rounds import LOOKS, Interval, look
 from ncuflow.race.sides import BaseError, LostError, Side, SideError, burst, of_base
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target

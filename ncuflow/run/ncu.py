@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from ncuflow.evidence.points import Contents
-from ncuflow.evidence.reportscrub import scrub_report
+from ncuflow.evidence.scrub import scrub_report
 from ncuflow.gpu.nvml import DriverQuery, VisibleGpu
 from ncuflow.io import UsageError
 from ncuflow.parsers import reader

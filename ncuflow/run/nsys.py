@@ -24,7 +24,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from ncuflow.evidence.points import NO_KERNEL, Contents
-from ncuflow.evidence.tracescrub import scrub_trace, tables
+from ncuflow.evidence.scrub import scrub_trace, tables
 from ncuflow.parsers.nsys import export_command
 from ncuflow.process import ProcessExit, output_of, python_environment, run_child
 from ncuflow.run.machine import tool

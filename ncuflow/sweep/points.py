@@ -1,4 +1,8 @@
-"""A sweep: blocks of parameters become points, points become batches."""
+"""A sweep: blocks of parameters become points, points become batches; and the plan of a batch, ``points.json``.
+
+ncuflow plan --points '[{"id": …, "target": …, "params": {…}}, …]' --out points.json
+ncuflow plan --target decode --blocks '[{"batch": [1, 32]}]' --out points.json
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ncuflow.io import BadInput, JsonObject, UsageError, read_json
+from ncuflow.io import BadInput, JsonObject, UsageError, parsed, read_json, write_json
+from ncuflow.target.contract import Target, load
 from ncuflow.target.launch import MOST, GpuFacts, Written
 from ncuflow.target.source import reachable
-
-if TYPE_CHECKING:
-    from ncuflow.target.contract import Target
 
 Block = Mapping[str, Any]
 
@@ -129,8 +131,6 @@ def of_target(
     name: str, file: Path | None, blocks: Sequence[Block] | None = None
 ) -> tuple[Target, list[Planned]]:
     """A target with its points: those of a file, or of blocks, or its own. Raises UsageError where one of them is bad."""
-    from ncuflow.target.contract import load
-
     try:
         target = load(name)
         found = read_points(file, target) if file else points(target, blocks or [{}])
@@ -227,3 +227,53 @@ def _digest(text: str) -> int:
 
 def _name(batch: Sequence[Planned]) -> str:
     return f"b{_digest(chr(10).join(point.id for point in batch)):016x}"[:9]
+
+
+def command(
+    *,
+    out: Path,
+    points: str | None = None,
+    pairs: str | None = None,
+    blocks: str | None = None,
+    target: str | None = None,
+) -> None:
+    """One of --points, --pairs and --blocks is given.
+
+    Args:
+        out: points.json
+        points: the points, as JSON
+        pairs: points two by two, as JSON; [] for none
+        blocks: blocks of a sweep (with --target), as JSON
+        target: kernel target of the blocks
+    """
+    texts = {"points": points, "pairs": pairs, "blocks": blocks}
+    given = [name for name, text in texts.items() if text is not None]
+    if len(given) != 1:
+        raise UsageError("one of --points, --pairs and --blocks is needed")
+    if blocks is not None and target is None:
+        raise UsageError("--blocks needs --target")
+    try:
+        found = objects(texts[given[0]] or "", empty=pairs is not None)
+        if target is not None and blocks is not None:
+            found = _swept(target, found)
+        elif not all({"id", "target", "params"} <= point.keys() for point in found):
+            raise ValueError("a point without id, target and params")
+        write_json(out, found)
+    except ValueError as error:
+        raise UsageError(f"--{given[0]}: {error}") from None
+
+
+def _swept(target: str, blocks: Sequence[Block]) -> list[JsonObject]:
+    return [point.as_dict() for point in points(load(target), blocks)]
+
+
+def objects(text: str, empty: bool = False) -> list[JsonObject]:
+    """A JSON list of one object or more; ``empty``: or none. Raises ValueError for anything else."""
+    try:
+        found = parsed(text)
+    except ValueError as error:
+        raise ValueError(f"not JSON ({error})") from None
+    listed = isinstance(found, list) and all(isinstance(one, dict) for one in found)
+    if not listed or not (found or empty):
+        raise ValueError("not a list of one object or more")
+    return list(found)

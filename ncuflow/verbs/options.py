@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from ncuflow import answer
 from ncuflow.format import with_unit
 from ncuflow.io import JsonObject, UsageError, emit, write_text
-from ncuflow.sweep.plan import objects
+from ncuflow.sweep.points import objects
 
 
 def _count(_: Any, value: int | None) -> None:

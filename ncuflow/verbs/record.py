@@ -13,8 +13,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ncuflow.evidence import location, manifest, recording
-from ncuflow.evidence.scrub import scrub as scrub_report
-from ncuflow.evidence.scrub import scrub_recording
+from ncuflow.evidence.recording import scrub_recording
+from ncuflow.evidence.recording import scrub_report as scrub_report
 from ncuflow.io import BadInput, UsageError, read_json
 
 

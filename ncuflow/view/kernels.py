@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ncuflow.explain.launch import of_kernel
 from ncuflow.findings import limiter, profiled, waits
 from ncuflow.findings.limiter import RESOURCES, occupancy_limit
 from ncuflow.model import Kernel
-from ncuflow.parsers import detail, ncu
+from ncuflow.parsers import breakdown, detail, ncu
 from ncuflow.parsers.detail import Detail
 from ncuflow.record import quartiles
-from ncuflow.view import launch_detail, missing, nvtx
+from ncuflow.view import launch_detail, model
+from ncuflow.view.launch_detail import roofline
 from ncuflow.view.model import (
     Distribution,
     KernelView,
+    LaunchDetail,
     LaunchView,
+    MissingMetric,
     NextBlock,
     Occupancy,
     ReportView,
 )
-from ncuflow.view.roofline import roofline
 
 MOST_CLOSE = 48  # kernels of a report that are looked at closely: the disassembler takes up to seconds for each
 THREADS_PER_WARP = 32
@@ -60,8 +62,8 @@ def viewed(
             for index, group in wanted.items()
         },
         details=looked,
-        nvtx=nvtx.tree((k["nvtx_ranges"], k["name"], k["duration_ns"]) for k in report.kernels),
-        missing=missing.missing(kernels, looked, path is not None),
+        nvtx=model.tree((k["nvtx_ranges"], k["name"], k["duration_ns"]) for k in report.kernels),
+        missing=missing(kernels, looked, path is not None),
     )
 
 
@@ -140,3 +142,52 @@ def _needs(
         enough = [x for x, fits in curve if x < held and fits >= (blocks + 1) * warps]
         if enough:
             yield NextBlock(resource, held, max(enough))
+
+
+SECTION = "ncu --section {}"
+PARTS, STALLS = "what Speed of Light is made of", "stall reasons"
+# (what is shown, the option that brings it, whether a launch has it).
+OF_LAUNCHES: tuple[tuple[str, str, Callable[[LaunchView], bool]], ...] = (
+    ("duration", SECTION.format("SpeedOfLight"), lambda one: one.kernel["duration_ns"] is not None),
+    ("Speed of Light, and with it the verdict", SECTION.format("SpeedOfLight"), lambda one: bool(one.kernel["breakdown"])),
+    (PARTS, SECTION.format("SpeedOfLight"), lambda one: not breakdown.are_wholes(one.kernel["breakdown"])),
+    ("grid, block, registers and shared memory", SECTION.format("LaunchStats"),
+     lambda one: one.kernel["grid_size"] is not None),
+    ("occupancy", SECTION.format("Occupancy"), lambda one: one.occupancy is not None),
+    ("issue activity of the schedulers", SECTION.format("SchedulerStats"),
+     lambda one: one.kernel["metrics"].get("issue_active") is not None),
+    (STALLS, SECTION.format("WarpStateStats"), lambda one: bool(one.kernel["stalls"])),
+    ("roofline", SECTION.format("SpeedOfLight_RooflineChart") + ", or --set roofline",
+     lambda one: one.roofline is not None),
+    ("NVIDIA's rules", "ncu --apply-rules yes", lambda one: bool(one.kernel["rules"])),
+    ("NVTX ranges", "ncu --nvtx", lambda one: bool(one.kernel["nvtx"])),
+)  # fmt: skip
+OF_DETAIL: tuple[tuple[str, str, Callable[[LaunchDetail], bool]], ...] = (
+    ("memory chart", SECTION.format("MemoryWorkloadAnalysis_Chart"), lambda one: one.memory is not None),
+    ("use of the pipes", SECTION.format("ComputeWorkloadAnalysis"), lambda one: bool(one.pipes)),
+    ("instruction mix", SECTION.format("InstructionStats"), lambda one: bool(one.opcodes)),
+    ("spread over SMs and slices", SECTION.format("WorkloadDistribution"), lambda one: bool(one.spread)),
+    ("instructions with their samples", SECTION.format("SourceCounters"), lambda one: one.code is not None),
+    ("source lines", "nvcc -lineinfo when the program is built",
+     lambda one: one.code is not None and bool(one.code.files)),
+    ("text of the source", "ncu --import-source yes, or ncuflow view --source FOLDER",
+     lambda one: one.code is not None and bool(one.code.sources)),
+)  # fmt: skip
+ONLY_A_REPORT = "a report: ncu --export FILE, where this is what ncu printed"
+
+
+def missing(
+    kernels: Sequence[KernelView], details: Mapping[int, LaunchDetail], closely: bool
+) -> list[MissingMetric]:
+    """What no kernel of a report has."""
+    launches = [launch for kernel in kernels for launch in kernel.launches]
+    of_launches = [(w, option) for w, option, has in OF_LAUNCHES if not any(map(has, launches))]
+    if not closely:
+        # ncu does not print them of the details page, although it has counted them.
+        found = [(w, ONLY_A_REPORT if w in (PARTS, STALLS) else o) for w, o in of_launches]
+        of_details = [(what, ONLY_A_REPORT) for what, _, _ in OF_DETAIL]
+    else:
+        looked = details.values()
+        found = of_launches
+        of_details = [(w, option) for w, option, has in OF_DETAIL if not any(map(has, looked))]
+    return [MissingMetric(*one) for one in (*found, *of_details)]

@@ -1,12 +1,12 @@
-"""The memory chart: which unit moved how much to which, and what its caches kept."""
+"""Memory of a launch: the chart of which unit moved how much to which, and the tables of what each kind of access did."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ncuflow.parsers.detail import Counter
-from ncuflow.view.model import Flow, MemoryChart
+from ncuflow.view.model import Flow, MemoryChart, MemoryRow, MemoryTable
 
 SECTOR, WAVEFRONT = 32, 128  # bytes
 KERNEL, L1, SHARED, L2, DRAM, SYSTEM, PEER = (
@@ -109,3 +109,150 @@ def _flow(
         flow.source, flow.target, flow.label, sum(known) * flow.times, flow.unit,
         max(pct) if pct else None,
     )  # fmt: skip
+
+
+Counters = Mapping[str, Counter]
+Own = tuple[str, ...]  # what of the counters' names is a row's own, in the order of their braces
+Value = Callable[[Counters, Own], float | None]
+
+
+def first(*names: str) -> Value:
+    """The first of some counters that the report holds."""
+    return lambda counters, own: next(
+        (counters[name].value for name in (n.format(*own) for n in names) if name in counters), None
+    )
+
+
+def ratio(above: Value, below: Value, times: float = 1) -> Value:
+    """A quotient; None where a part is not known, or nothing is below."""
+
+    def value(counters: Counters, own: Own) -> float | None:
+        over, under = above(counters, own), below(counters, own)
+        return None if over is None or not under else times * over / under
+
+    return value
+
+
+def total(*parts: Value) -> Value:
+    """A sum; None where a part is not known."""
+
+    def value(counters: Counters, own: Own) -> float | None:
+        known = [part(counters, own) for part in parts]
+        return sum(one for one in known if one is not None) if None not in known else None
+
+    return value
+
+
+def times(part: Value, factor: float) -> Value:
+    return ratio(part, lambda _, __: 1.0, factor)
+
+
+class _Column(NamedTuple):
+    """always: also where it is zero in all rows."""
+
+    label: str
+    unit: str
+    value: Value
+    always: bool = True
+
+
+class _Table(NamedTuple):
+    level: str
+    columns: tuple[_Column, ...]
+    rows: tuple[tuple[str, Own], ...]
+
+
+def _l1(space: str, pipe: str, *ops: tuple[str, str]) -> tuple[tuple[str, Own], ...]:
+    return tuple((f"{space} {label}", (f"{pipe}_mem_{space}_op_{op}",)) for label, op in ops)
+
+
+def _l2_misses(aperture: str) -> Value:
+    return first(f"lts__t_sectors{{}}_aperture_{aperture}{{}}_lookup_miss.sum")
+
+
+L1_REQUESTS, L1_SECTORS = first("l1tex__t_requests_{}.sum"), first("l1tex__t_sectors_{}.sum")
+L1_HITS, L1_MISSES = (first(f"l1tex__t_sectors_{{}}_lookup_{of}.sum") for of in ("hit", "miss"))
+L2_REQUESTS, L2_SECTORS = first("lts__t_requests{}{}.sum"), first("lts__t_sectors{}{}.sum")
+L2_HITS, L2_MISSES = (first(f"lts__t_sectors{{}}{{}}_lookup_{of}.sum") for of in ("hit", "miss"))
+# Those of LDGSTS ncu counts by instructions alone, which is more than the pipe's: they are no part of its sum.
+WAVEFRONTS = first("l1tex__data_pipe_lsu_wavefronts_mem_shared{1}.sum")
+CONFLICTS = first("l1tex__data_bank_conflicts_pipe_lsu_mem_shared{1}.sum")
+LOADS, STORES, ATOMICS = ("loads", "ld"), ("stores", "st"), ("atomics", "atom")
+REDUCTIONS = ("reductions", "red")
+TEX, FROM = "_srcunit_tex", {"DRAM": "device", "system memory": "sysmem", "a peer": "peer"}
+TABLES = (
+    _Table("L1TEX", (
+        _Column("requests", "", L1_REQUESTS),
+        _Column("wavefronts", "", first("l1tex__t_output_wavefronts_{}.sum")),
+        _Column("sectors", "", L1_SECTORS),
+        _Column("sectors per request", "", ratio(L1_SECTORS, L1_REQUESTS)),
+        _Column("hit rate", "%", ratio(L1_HITS, total(L1_HITS, L1_MISSES), 100)),
+        _Column("bytes", "byte", times(L1_SECTORS, SECTOR)),
+        _Column("missed", "byte", times(L1_MISSES, SECTOR)),
+    ), (
+        *_l1("global", "pipe_lsu", LOADS, STORES, ATOMICS, REDUCTIONS),
+        *_l1("local", "pipe_lsu", LOADS, STORES),
+        *_l1("dshared", "pipe_lsu", LOADS, STORES, ATOMICS),
+        ("texture", ("pipe_tex_mem_texture",)),
+        *_l1("surface", "pipe_tex", LOADS, STORES, ATOMICS, REDUCTIONS),
+    )),
+    _Table("Shared memory", (
+        _Column("instructions", "", first("smsp__sass_inst_executed_op_{0}.sum", "smsp__inst_executed_op_{0}.sum")),
+        _Column("wavefronts", "", WAVEFRONTS),
+        _Column("bank conflicts", "", CONFLICTS),
+        _Column("of wavefronts", "%", ratio(CONFLICTS, WAVEFRONTS, 100)),
+    ), (
+        ("loads", ("shared_ld", "_op_ld")), ("stores", ("shared_st", "_op_st")),
+        ("atomics", ("shared_atom", "_op_atom")), ("copies from global (LDGSTS)", ("ldgsts", "_op_ldgsts")),
+        ("all", ("shared", "")),
+    )),
+    _Table("L2", (
+        _Column("requests", "", L2_REQUESTS),
+        _Column("sectors", "", L2_SECTORS),
+        _Column("sectors per request", "", ratio(L2_SECTORS, L2_REQUESTS)),
+        _Column("hit rate", "%", ratio(L2_HITS, total(L2_HITS, L2_MISSES), 100)),
+        _Column("bytes", "byte", times(L2_SECTORS, SECTOR)),
+        *(_Column(f"missed, {label}", "byte", times(_l2_misses(of), SECTOR), False)
+          for label, of in FROM.items()),
+    ), (
+        ("L1TEX reads", (TEX, "_op_read")), ("L1TEX writes", (TEX, "_op_write")), ("L1TEX reductions", (TEX, "_op_red")),
+        ("L1TEX atomics", (TEX, "_op_atom_dot_alu")), ("L1TEX compare and swap", (TEX, "_op_atom_dot_cas")),
+        ("L1TEX, all", (TEX, "")), ("constants and instructions", ("_srcunit_gcc", "")),
+        ("between halves of L2", ("_srcunit_ltcfabric", "")), ("all", ("", "")),
+    )),
+    _Table("DRAM", (
+        _Column("sectors", "", first("dram__sectors_{}.sum")),
+        _Column("bytes", "byte", first("dram__bytes_{}.sum")),
+        _Column("bytes per second", "byte/s", first("dram__bytes_{}.sum.per_second")),
+        _Column("of peak", "%", first("dram__bytes_{}.sum.pct_of_peak_sustained_elapsed",
+                                      "dram__{}_throughput.avg.pct_of_peak_sustained_elapsed")),
+    ), (("reads", ("read",)), ("writes", ("write",)))),
+)  # fmt: skip
+
+
+def tables(counters: Counters) -> list[MemoryTable]:
+    """The tables of one launch: rows without traffic and columns that the report does not hold are left out."""
+    return [found for table in TABLES if (found := _table(table, counters))]
+
+
+def _table(table: _Table, counters: Counters) -> MemoryTable | None:
+    rows = [
+        MemoryRow(label, tuple(column.value(counters, own) for column in table.columns))
+        for label, own in table.rows
+    ]
+    rows = [row for row in rows if any(row.values)]
+    kept = list(_kept(rows, table.columns))
+    if not kept:
+        return None
+    return MemoryTable(
+        table.level,
+        [(table.columns[at].label, table.columns[at].unit) for at in kept],
+        [MemoryRow(row.label, tuple(row.values[at] for at in kept)) for row in rows],
+    )
+
+
+def _kept(rows: Sequence[MemoryRow], columns: Sequence[_Column]) -> Iterator[int]:
+    for at, column in enumerate(columns):
+        values = [row.values[at] for row in rows]
+        if any(value is not None if column.always else value for value in values):
+            yield at
