@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import fcntl
 import gc
 import json
@@ -37,6 +38,8 @@ COPIED = (
 )  # fmt: skip
 # The recording that the pages show unless a setting names another.
 DEFAULT = ROOT / location.default()
+# The folder whose code `copy_project` copies: one of this run of the tests, where it is compiled.
+COMPILED = [ROOT]
 T = TypeVar("T")
 # Of what holds for any kernel, the two smallest of that recording are enough.
 SMALL = ("--config", "source=recorded", 'targets=["merge_state", "rmsnorm"]')
@@ -84,16 +87,14 @@ class Pipeline(Finished):
 
 
 def copy_project(folder: Path, names: Sequence[str] = COPIED) -> Pipeline:
-    """A working copy of the parts that the pipeline needs; recordings are linked, being large."""
+    """A working copy of the parts that the pipeline needs, compiled; recordings are linked, being large."""
     for name in names:
-        source = ROOT / name
         if name == "recordings":
-            (folder / name).symlink_to(source)
-        elif source.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(source, folder / name, symlinks=True, ignore=ignored)
-        elif source.exists():
-            shutil.copy(source, folder / name)
+            (folder / name).symlink_to(ROOT / name)
+        elif (ROOT / name).is_dir():
+            shutil.copytree(COMPILED[-1] / name, folder / name, symlinks=True)
+        elif (ROOT / name).exists():
+            shutil.copy(ROOT / name, folder / name)
     return Pipeline(folder)
 
 
@@ -151,6 +152,21 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """A folder that all workers of this run of the tests have in common."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if hasattr(request.config, "workerinput") else own
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled(shared: Path) -> None:
+    """The code that is copied for runs of the pipeline, once for all workers: no job of theirs compiles it."""
+
+    def fill(folder: Path) -> None:
+        ignored = shutil.ignore_patterns("__pycache__")
+        for name in COPIED:
+            if name != "recordings" and (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignored)
+        for name in ("ncuflow", "parsers", "targets"):
+            compileall.compile_dir(folder / name, quiet=2)
+
+    COMPILED.append(filled_once(shared / "compiled", fill))
 
 
 @pytest.fixture(scope="session")

@@ -90,7 +90,7 @@ class Machine:
 
     def copied(self, folder: Path) -> Machine:
         """A copy in a new folder, with all that was measured."""
-        ignored = shutil.ignore_patterns("__pycache__", *PIPES)
+        ignored = shutil.ignore_patterns(*PIPES)
         shutil.copytree(self.folder, folder, symlinks=True, ignore=ignored)
         _make_pipes(folder / "plan")
         return Machine(folder)
