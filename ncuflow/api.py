@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ncuflow import parquet
 from ncuflow.compare.verdict import compared as compare
 from ncuflow.explain import launch
 from ncuflow.explain.record import Explanation
@@ -23,7 +24,7 @@ from ncuflow.explain.verb import explain, of_report
 from ncuflow.findings import profiled
 from ncuflow.io import printable, sniff_packed
 from ncuflow.model import Kernel, Row
-from ncuflow.parsers import ncu, nsys, schema
+from ncuflow.parsers import ncu, nsys
 from ncuflow.parsers.registry import METRICS
 
 if TYPE_CHECKING:
@@ -137,10 +138,10 @@ class Frames:
             pa.float64(): pd.Float64Dtype(), pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype(),
             pa.string(): pd.StringDtype(),
         }  # fmt: skip
-        built = schema.build(table, rows)
+        built = parquet.build(table, rows)
         frame = built.drop_columns([n for n in ("report", "batch") if n in built.column_names])
         out: pd.DataFrame = frame.to_pandas(types_mapper=types.get).set_index(index)
-        about = schema.columns(table)
+        about = parquet.columns(table)
         units = {name: about[name].unit for name in out.columns}
         out.attrs = {"units": units, "tier": profiled.RECORDED, "file": str(self.path)}
         return out

@@ -1,8 +1,8 @@
 """The command line: one parser, one table of commands, one way in which each of them ends.
 
-A command is a module with a typed function `command`: its parameters are the words and options, its docstring says what each
-is for, the module's says the rest, and what it returns is the exit status (None is 0). Only the module of the command that
-was asked for is imported.
+A command is a module with a typed function `command`, or one of the command's name: its parameters are the words and options,
+its docstring says what each is for, the module's says the rest, and what it returns is the exit status (None is 0). Only the
+module of the command that was asked for is imported.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ RULES = {
     "ncu": ("ncuflow.run.ncu", "profile a batch under Nsight Compute"),
     "give-up": ("ncuflow.run.loss", "what stands for a capture that failed for good"),
     "jit": ("ncuflow.run.jit", "measure FlashInfer's compilation and caches"),
-    "jit-probe": ("ncuflow.run.jitprobe", "one measurement of jit, in a process of its own"),
+    "jit-probe": ("ncuflow.run.jit", "one measurement of jit, in a process of its own"),
     "static-cute": ("ncuflow.static.cute", "a kernel of CuTe DSL, compiled without a GPU"),
     "static-results": ("ncuflow.static.results", "launches of a sweep on a GPU that is not there"),
-    "claims-predicted": ("ncuflow.claims.predicted", "claims held against predicted times"),
+    "claims-predicted": ("ncuflow.claims.audit", "claims held against predicted times"),
     "source-index": ("ncuflow.source.index", "symbols and kernels of the installed FlashInfer"),
     "tables": ("ncuflow.parsers.tables", "captures of a target -> tables"),
     "results": ("ncuflow.findings.results", "tables of a target -> joined measurements"),
@@ -94,10 +94,10 @@ RULES = {
     "hotlines": ("ncuflow.findings.waits", "source lines where kernels wait"),
     "jit-results": ("ncuflow.findings.jit", "what the pages say of compilation"),
     "pages": ("ncuflow.pages.markdown.pages", "findings -> Markdown pages and figures"),
-    "machine-page": ("ncuflow.pages.markdown.machine_page", "the machine -> a Markdown page"),
-    "static-page": ("ncuflow.pages.markdown.static_page", "static evidence -> a Markdown page"),
+    "machine-page": ("ncuflow.pages.markdown.gpu_pages", "the machine -> a Markdown page"),
+    "static-page": ("ncuflow.pages.markdown.gpu_pages", "static evidence -> a Markdown page"),
     "predict-page": (
-        "ncuflow.pages.markdown.predictions_page",
+        "ncuflow.pages.markdown.gpu_pages",
         "predictions beside what was measured",
     ),
     "report": ("ncuflow.pages.html.page", "results of one or more captures -> one HTML file"),
@@ -105,6 +105,8 @@ RULES = {
     "compare-page": ("ncuflow.pages.markdown.comparison", "comparisons -> a Markdown page"),
 }
 COMMANDS = USER | PARTS | RULES
+# Commands that stand in a module beside others: their functions have their names.
+BESIDE = {"jit-probe", "machine-page", "static-page", "predict-page"}
 # Names of an earlier version, and those that they go by now.
 RENAMED = {
     "gate": "check",
@@ -191,7 +193,7 @@ def app(module: ModuleType, name: str) -> App:
 
     return App(
         name=f"ncuflow {name}",
-        default_command=module.command,
+        default_command=getattr(module, name.replace("-", "_") if name in BESIDE else "command"),
         usage="",
         help="",
         help_formatter="plain",

@@ -1,7 +1,7 @@
 """The records that rooms hand to each other: rows of the tables, and what is made of them.
 
 A table's columns are the fields of its record: type, meaning, unit and source are declared here alone.
-Parquet schemas, checks and docs/tables.md are made of them (``parsers/schema.py``). A field that may be
+Parquet schemas, checks and docs/tables.md are made of them (``ncuflow/parquet.py``). A field that may be
 None is "not known", never 0.
 """
 
@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 from ncuflow import record
 from ncuflow.origin import cutlass_dsl, flashinfer_version, package_version, torch_cuda
 
-# A row of a table as a parser gives it, before ``parsers/schema.py`` checks it: value by column.
+# A row of a table as a parser gives it, before ``ncuflow/parquet.py`` checks it: value by column.
 Row = dict[str, Any]
 # The measurement row of a point: value by column name; ``findings/columns.py`` declares the columns.
 # TimeClass: the least µs of a class of durations, and the noise floor there.

@@ -1,18 +1,89 @@
-"""Tables in files: Parquet, and the same rows as CSV beside it."""
+"""Tables: their schemas, made of the records in ``model.py``, and their files: Parquet, and the same rows as CSV beside it."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from ncuflow.io import replacing
-from ncuflow.model import Row
+from ncuflow.model import TABLES, About, Row
 
-if TYPE_CHECKING:  # what reads a report does without it
+if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def row(table: str) -> str:
+    """What a row of a table is, as its last record says."""
+    said = (TABLES[table][-1].__doc__ or "").rstrip(".")
+    return said[:1].lower() + said[1:]
+
+
+@cache
+def columns(table: str) -> Mapping[str, About]:
+    """What each column of a table holds, in their order."""
+    return {name: about for name, (_, about) in _hints(table).items()}
+
+
+def _hints(table: str) -> dict[str, tuple[Any, About]]:
+    hints = [get_type_hints(record, include_extras=True) for record in TABLES[table]]
+    return {name: get_args(hint)[:2] for h in hints for name, hint in h.items()}
+
+
+@cache
+def schema(table: str) -> pa.Schema:
+    """Columns of a table in their order; meaning, unit and source of each are its field's metadata."""
+    import pyarrow as pa
+
+    arrow = {
+        str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(),
+        list[float]: pa.list_(pa.float64()),
+    }  # fmt: skip
+    fields = []
+    for name, (kind, about) in _hints(table).items():
+        kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+        fields.append(pa.field(name, arrow[kinds[0]], NoneType in kinds, vars(about)))
+    return pa.schema(fields)
+
+
+def build(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Rows (keys that are no column are dropped, absent ones are null) as a checked table.
+
+    Raises ValueError where a value does not fit its column.
+    """
+    import pyarrow as pa
+
+    try:
+        built = pa.Table.from_pylist(list(rows), schema(table))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise ValueError(f"table {table}: {error}") from None
+    check(table, built)
+    return built
+
+
+def check(name: str, table: pa.Table) -> None:
+    """Raise ValueError where a table does not fit its schema.
+
+    That is where its columns or their types are others, where null stands in a column that may not
+    hold it, and where NaN or infinity stands anywhere.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not table.schema.equals(schema(name)):
+        raise ValueError(f"table {name}: its columns are not those of the schema")
+    for column, field in zip(table.columns, schema(name), strict=True):
+        if not field.nullable and column.null_count:
+            raise ValueError(f"table {name}: null in column {field.name}")
+        if (
+            pa.types.is_floating(field.type)
+            and not pc.all(pc.is_finite(column), min_count=0).as_py()
+        ):
+            raise ValueError(f"table {name}: not a number in column {field.name}")
 
 
 def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:

@@ -1,4 +1,5 @@
-"""Child processes: a minimal environment, streamed output, a time limit for the whole group, the last words of a log."""
+"""Child processes: a minimal environment, streamed output, a time limit for the whole group, the last words of a log; and the
+programs of the CUDA toolkit and of the compiler beside it: where they lie, and what they say."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -224,3 +226,42 @@ def _die_with_parent() -> None:
 
 # In a child before its program: if the parent is killed its GPU lock goes, and the child must not use the GPU.
 die_with_parent = _die_with_parent if _prctl else None
+
+
+def cuda_tool(name: str) -> str:
+    """A program of the CUDA toolkit: on the PATH, in $CUDA_HOME, or of the extra `static`.
+
+    Raises CaptureError with the remedy where it is nowhere.
+    """
+    folders = [os.environ.get("PATH", "")]
+    folders += [f"{home}/bin" for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
+    folders += [f"{folder}/nvidia/cu13/bin" for folder in sys.path]
+    found = shutil.which(name, path=os.pathsep.join(folders))
+    if found is None:
+        raise CaptureError(
+            f"{name}: not found; `pip install '.[static]'` in a checkout of ncuflow brings it"
+        )
+    return found
+
+
+def cuda_output(name: str, *arguments: str) -> str:
+    """What a program of the toolkit prints. Raises CaptureError where it is not there, or fails."""
+    done = subprocess.run(
+        [cuda_tool(name), *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        complaint = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        raise CaptureError(f"{name}: {complaint[-1]}")
+    return done.stdout
+
+
+def demangled(names: Iterable[str]) -> dict[str, str]:
+    """Names as C++ has them, by the mangled ones. Raises CaptureError without c++filt."""
+    mangled = list(names)
+    try:
+        shown = subprocess.run(
+            ["c++filt"], input="\n".join(mangled), capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CaptureError(f"c++filt: {error}") from None
+    return dict(zip(mangled, shown.stdout.split("\n"), strict=False))

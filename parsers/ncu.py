@@ -56,7 +56,7 @@ _MARKUP_SECTION = re.compile(r"@section:[^:@]*:([^@]*)@")
 
 @dataclass
 class Report:
-    """One report, as rows of the tables in `schema.py` (without `report` and `batch`).
+    """One report, as rows of the tables of `ncuflow/parquet.py` (without `report` and `batch`).
 
     `problems` are the report's own; a kernel's are in its row.
     """

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from ncuflow import parquet
 from ncuflow.answer import Answer, AnswerColumn, AnswerPart, cut
 from ncuflow.format import aligned, number, quantity, short
 from ncuflow.model import Row
-from ncuflow.parsers import ncu, ncu_text, schema
+from ncuflow.parsers import ncu, ncu_text
 from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.stalls import RATIO, STALL_REASONS
 
@@ -313,7 +314,7 @@ COUNTED = {
 TIMED = {
     **{
         name: _column(about.unit, name)
-        for name, about in schema.columns("timeline").items()
+        for name, about in parquet.columns("timeline").items()
         if about.unit
     },
     **{f"{what}_ns": _column("ns", "duration_ns") for what in ("total", "median", "min", "max")},

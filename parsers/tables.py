@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError, model_validator
 
-from ncuflow import record
+from ncuflow import parquet, record
 from ncuflow.io import BadInput, fault, opened, parsed, present, read_as, read_json
 from ncuflow.model import DEEP, PAIRS, REPORTS, SHARED, TABLES, Origin, Row, StoredOrigin
 from ncuflow.parquet import write_table
-from ncuflow.parsers import ncu, nsys, schema
+from ncuflow.parsers import ncu, nsys
 
 T = TypeVar("T")
 
@@ -374,7 +374,7 @@ def write(tables: Tables, out: Path) -> None:
     Raises BadInput where a value does not fit its column.
     """
     try:
-        built = {name: schema.build(name, tables[name]) for name in TABLES}
+        built = {name: parquet.build(name, tables[name]) for name in TABLES}
     except ValueError as error:
         raise BadInput(out, str(error)) from None
     for name, table in built.items():

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from ncuflow.evidence import location
-from ncuflow.experiments import heuristics, recorded, text
+from ncuflow.experiments import choices, recorded, text
 from ncuflow.experiments.audit import Audit, Verdict
 from ncuflow.experiments.record import Advice, AdvisedShape
 from ncuflow.format import aligned, micro, with_unit
@@ -30,7 +30,7 @@ def keep(measured: Path, counters: Path | None, root: Path) -> Path:
     Of what holds the advice only the choices stay that it is about. Raises BadInput where there is no advice.
     """
     advice = read_as(measured / f"{ADVICE}.json", Advice, "an advice")
-    advice.rules = heuristics.rules(advice.shapes, advice.metric)
+    advice.rules = choices.rules(advice.shapes, advice.metric)
     if counters is not None:
         recorded.explain_from(advice, counters)
     folder = root / location.gpu(advice.gpu or "unknown")
@@ -85,7 +85,7 @@ def _report(folder: Path) -> Iterator[str]:
     yield aligned(head, [_row(shape) for shape in advice.shapes], left=2).rstrip()
     yield "```\n"
     yield f"- {_whole(advice)}"
-    for rule in heuristics.rules(advice.shapes, advice.metric):
+    for rule in choices.rules(advice.shapes, advice.metric):
         yield f"- {_capital(text.ruled(rule))}."
     yield from (f"- {text}." for text in _causes(advice))
     yield from (f"- {line}" for line in _confirmed(folder, advice))

@@ -33,11 +33,11 @@ from ncuflow.findings.columns import COLUMNS
 from ncuflow.format import micro, number, pct
 from ncuflow.io import clean, read_as, read_json, write_text
 from ncuflow.model import TABLES
+from ncuflow.parquet import row, schema
 from ncuflow.parsers import tables as of_captures
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.chips import ANY, CHIPS
 from ncuflow.parsers.registry import GROUPS, METRICS, Metric, Sources, counters
-from ncuflow.parsers.schema import row, schema
 from ncuflow.parsers.stalls import STALL_REASONS, StallReason
 from ncuflow.race import record as race_record
 from ncuflow.record import Strict

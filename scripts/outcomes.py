@@ -19,12 +19,12 @@ from ncuflow.experiments.record import KernelTrial, Trial, read
 from ncuflow.findings.kernelname import canonical
 from ncuflow.format import change as relative
 from ncuflow.format import slug
+from ncuflow.gpu.table import device
 from ncuflow.io import BadInput, read_json
 from ncuflow.pages.markdown.rendering import environment, single_spaced
-from ncuflow.static.device import device
 from ncuflow.sweep.points import Planned, points
 from ncuflow.target.contract import load
-from ncuflow.target.rules import TYPES, Host
+from ncuflow.target.launch import TYPES, Host
 
 TEMPLATES = Path(__file__).with_name("pages")
 KERNELS = 3  # whose code differs, that a page has

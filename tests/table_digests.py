@@ -13,8 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from ncuflow import parquet  # noqa: E402
 from ncuflow.model import TABLES  # noqa: E402
-from ncuflow.parsers import schema, tables  # noqa: E402
+from ncuflow.parsers import tables  # noqa: E402
 
 FILE = ROOT / "tests/data/table-digests.json"
 Digests = dict[str, dict[str, str]]
@@ -33,7 +34,7 @@ def of_recording(folder: Path) -> Digests:
 
 def _of_target(root: Path, batches: list[Path]) -> dict[str, str]:
     found = tables.collect(root, batches)
-    return {name: _digest(schema.build(name, found[name]).to_pylist()) for name in TABLES}
+    return {name: _digest(parquet.build(name, found[name]).to_pylist()) for name in TABLES}
 
 
 def _digest(rows: list[dict[str, object]]) -> str:

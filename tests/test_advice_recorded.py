@@ -9,7 +9,7 @@ from command import ncuflow
 from conftest import ROOT, some
 
 from ncuflow.cli import dispatch
-from ncuflow.experiments import heuristics, page, recorded, text
+from ncuflow.experiments import choices, page, recorded, text
 from ncuflow.experiments.record import Advice, AdvisedShape
 from ncuflow.io import BadInput
 
@@ -124,7 +124,7 @@ def test_a_rule_holds_at_every_shape_or_names_those_at_which_it_does_not(advice:
     assert len(slow.holds) == 4 and not slow.fails
     one = advice.shapes[-1].model_copy(deep=True)
     one.best = [c.point for c in one.choices if c.settings["backend"] == "fa3"]
-    rules = heuristics.rules([*advice.shapes[:-1], one], advice.metric)
+    rules = choices.rules([*advice.shapes[:-1], one], advice.metric)
     found = {rule.rule for rule in rules}
     assert "decode: with cores=tensor, backend=fa3 is slower than another choice" not in found
     # fa2 is nowhere advised in place of the default, which is the same call.
@@ -140,12 +140,12 @@ def test_a_rule_is_about_shapes_that_tell_and_says_under_which_setting(advice: A
         other = one.choices[0].model_copy(update={"point": "elsewhere", "settings": {}})
         one.choices.append(other)
         one.best = ["elsewhere"]
-    lost = {rule.rule: rule for rule in heuristics.rules(shapes, advice.metric)}
+    lost = {rule.rule: rule for rule in choices.rules(shapes, advice.metric)}
     assert len(lost[held].holds) == 4 and fast not in lost
     for one in shapes:
         for choice in one.choices:
             choice.behind = None
-    assert held not in {rule.rule for rule in heuristics.rules(shapes, advice.metric)}
+    assert held not in {rule.rule for rule in choices.rules(shapes, advice.metric)}
 
 
 def test_of_what_saves_the_host_time_a_time_of_the_gpu_makes_no_rule() -> None:
@@ -162,7 +162,7 @@ def test_of_what_saves_the_host_time_a_time_of_the_gpu_makes_no_rule() -> None:
     assert text.ruled(told).endswith(f"is among the fastest; not at {counterexample}")
     # Nor by any time that a default is among the fastest: nobody has to follow that.
     for metric in ("step_us", found.metric):
-        told = {rule.rule for rule in heuristics.rules(found.shapes, metric)}
+        told = {rule.rule for rule in choices.rules(found.shapes, metric)}
         assert not any("launch=eager" in rule or "pdl=auto" in rule for rule in told)
 
 

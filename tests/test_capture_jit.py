@@ -12,7 +12,7 @@ from fake_machine import make
 from ncuflow.cli import dispatch
 from ncuflow.io import UsageError
 from ncuflow.process import CaptureError, ProcessExit
-from ncuflow.run import jit, jitprobe
+from ncuflow.run import jit
 from ncuflow.target.contract import jit_modules, known
 from ncuflow.target.source import Build
 
@@ -34,7 +34,7 @@ build /w/norm/norm.so: link /w/norm/a.cuda.o /w/norm/b.cuda.o
 
 
 def test_ninja_file_gives_steps_and_flags_without_the_machine() -> None:
-    found = jitprobe.read_ninja(NINJA)
+    found = jit.read_ninja(NINJA)
     assert (found["commands"], found["steps"]) == (3, {"cuda_compile": 2, "link": 1})
     assert found["flags"]["cuda_cflags"][-2:] == ["-gencode=arch=compute_90a,code=sm_90a", "-O3"]
     places = ["-I<flashinfer>/data/cccl/cub", "-isystem", "<…>/python3.12"]
@@ -86,7 +86,7 @@ def probed(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     target, module = jit_modules()["rmsnorm"]
     with monkeypatch.context() as patch:
         patch.setattr(target, "build", Build(generate=lambda p: [spec]))
-        return jitprobe.probe_cold(target, module, 1)
+        return jit.probe_cold(target, module, 1)
 
 
 def test_cold_build_is_timed_step_by_step_and_a_prebuilt_module_is_no_jit_measurement(
@@ -120,7 +120,7 @@ def run_jit(
         answer = answers.get(f"{step}:{name}", answers.get(step))
         on_line("ninja: noise")
         if answer is not None:
-            on_line(jitprobe.MARKER + json.dumps(answer))
+            on_line(jit.MARKER + json.dumps(answer))
         return ProcessExit(0 if answer else 1, False, 0.1)
 
     monkeypatch.setattr(jit, "run_child", fake)
@@ -189,7 +189,7 @@ def test_every_module_belongs_to_one_target_and_is_launched_small() -> None:
     declared = [module.name for target in known().values() for module in target.build.jit]
     assert sorted(declared) == sorted(jit_modules())  # no two of one name
     for target, module in jit_modules().values():
-        chosen = jitprobe.params(target, module)
+        chosen = jit.params(target, module)
         assert chosen.keys() == target.parameters.keys()
         assert target.work(chosen).bytes < target.work(target.parameters).bytes
 

@@ -13,7 +13,7 @@ from flashinfer_source import flashinfer_package, made_package, write
 from ncuflow.cli import dispatch
 from ncuflow.process import CaptureError
 from ncuflow.source import index as sourceindex
-from ncuflow.source.cuda import functions, templates
+from ncuflow.source.index import functions, templates_of
 from ncuflow.target.contract import known, load
 
 CUDA = textwrap.dedent(
@@ -87,7 +87,7 @@ def test_templates_of_kernels_and_structs() -> None:
         __global__ void Apply(T x) { }
         """
     )
-    assert templates(text) == {
+    assert templates_of(text) == {
         "Apply": [["T", "Activation", "N"]],
         "KernelA": [["T", "A"]],
         "KernelTraits": [["MASK_MODE", "kTile", "DTypeQ"]],

@@ -7,8 +7,16 @@ from claims_data import A100, claim, decide, write
 from results_data import entry, results
 
 from ncuflow.claims import files
+from ncuflow.claims.audit import (
+    ENDS,
+    at,
+    biases,
+    interval_side,
+    of_another_gpu,
+    once,
+    predicted_verdict,
+)
 from ncuflow.claims.evidence import ClaimEvidence
-from ncuflow.claims.predicted import ENDS, at, biases, interval_side, judge, of_another_gpu, once
 
 WORK = {"flops_analytic": 1e9, "bytes_analytic": 1e9, "ceiling_dram_gbs_datasheet": 2000.0}
 POINTS = results(
@@ -24,7 +32,9 @@ TIMES = {
 
 def judged(tmp_path, times=TIMES, **changes):
     (loaded,) = files.load(write(tmp_path / "claims", claim(**changes)))
-    return judge(loaded, {end: ClaimEvidence({"decode": at(POINTS, times, end)}) for end in ENDS})
+    return predicted_verdict(
+        loaded, {end: ClaimEvidence({"decode": at(POINTS, times, end)}) for end in ENDS}
+    )
 
 
 def test_predicted_times_stand_where_none_was_measured():

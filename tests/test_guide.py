@@ -11,7 +11,7 @@ from results_data import PROVENANCE, entry, launched
 
 from ncuflow.findings.choices import Effect
 from ncuflow.findings.jit import summary
-from ncuflow.pages.context.findings import Findings
+from ncuflow.pages.context.section import Findings
 from ncuflow.pages.markdown import guide, guide_source
 from ncuflow.pages.markdown.pages import render
 from ncuflow.pages.markdown.rendering import environment

@@ -15,7 +15,7 @@ from ncuflow.findings.ceilings import environment_info
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.results import read
 from ncuflow.io import BadInput
-from ncuflow.pages.context.findings import Findings
+from ncuflow.pages.context.section import Findings
 from ncuflow.pages.html import page as html
 from ncuflow.pages.html import prose as html_prose
 from ncuflow.pages.html.columns import ShownSide, main

@@ -28,13 +28,13 @@ from ncuflow.findings.opportunities import UNTRIED, MeasuredOpportunity, found, 
 from ncuflow.findings.tried import elsewhere, every
 from ncuflow.findings.waits import stall_tree
 from ncuflow.format import MISSING, percent
+from ncuflow.gpu.table import device
 from ncuflow.io import read_json
 from ncuflow.model import Kernel, Results
 from ncuflow.pages.context.section import _opportunity, brought, opportunity_rows, target_section
 from ncuflow.pages.markdown import figures, guide_kernels, guide_source, guide_waits
 from ncuflow.pages.markdown.pages import conclusion, to_try
 from ncuflow.pages.markdown.rendering import environment
-from ncuflow.static.device import device
 from ncuflow.target.contract import known
 from scripts import tried as tried_script
 

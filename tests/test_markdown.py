@@ -13,9 +13,9 @@ from results_data import PROVENANCE
 from ncuflow.compare.records import Thresholds
 from ncuflow.compare.verdict import compare
 from ncuflow.export import formats as export
-from ncuflow.pages.context.findings import Findings
+from ncuflow.pages.context.section import Findings
 from ncuflow.pages.markdown import comparison as compare_page
-from ncuflow.pages.markdown import machine_page, pages, rendering
+from ncuflow.pages.markdown import gpu_pages, pages, rendering
 from ncuflow.pages.markdown import rendering as markdown
 
 TEMPLATES = sorted([*(ROOT / "templates").rglob("*.j2"), *(ROOT / "scripts").rglob("*.j2")])
@@ -141,7 +141,7 @@ def test_what_a_number_is_struck_for_is_text(finished):
 
 def test_a_hostile_machine_leaves_its_page_as_it_is(finished, monkeypatch):
     info = finished.outputs / "results/environment_info.json"
-    check(lambda: machine_page.render(info), monkeypatch)
+    check(lambda: gpu_pages.render(info), monkeypatch)
 
 
 JIT = {

@@ -16,9 +16,8 @@ from ncuflow.findings.ceilings import environment_info
 from ncuflow.findings.opportunities import found as opportunities
 from ncuflow.io import BadInput, read_json, write_json
 from ncuflow.pages.context import series
-from ncuflow.pages.context.findings import Findings, Struck
-from ncuflow.pages.context.section import target_section
-from ncuflow.pages.markdown import figures, guide_waits, machine_page, pages, rendering
+from ncuflow.pages.context.section import Findings, Struck, target_section
+from ncuflow.pages.markdown import figures, gpu_pages, guide_waits, pages, rendering
 from ncuflow.target.contract import known
 
 SAMPLE = ROOT / "docs" / "sample"
@@ -280,7 +279,7 @@ def test_a_device_is_named_in_one_line_without_markup(tmp_path):
     machine = environment_info(older, older.name)
     machine["provenance"]["gpu"] = "H200\n# Faster|<script>alert(1)</script>"
     write_json(tmp_path / "environment_info.json", machine)
-    text = machine_page.render(tmp_path / "environment_info.json")
+    text = gpu_pages.render(tmp_path / "environment_info.json")
     assert text.count("H200 # Faster\\|&lt;script>alert(1)&lt;/script>") == 2
     assert "<script" not in text and "\n# Faster" not in text
 
@@ -288,7 +287,9 @@ def test_a_device_is_named_in_one_line_without_markup(tmp_path):
 def test_the_page_of_a_machine_waits_for_no_statistics():
     """It is the first page of a newcomer, and scipy takes longer to load than the page to make."""
     heavy = {"numpy", "scipy", "pandas", "matplotlib"}
-    code = f"import sys, ncuflow.pages.markdown.machine_page; print(sorted({heavy} & {{*sys.modules}}))"
+    code = (
+        f"import sys, ncuflow.pages.markdown.gpu_pages; print(sorted({heavy} & {{*sys.modules}}))"
+    )
     assert python("-c", code).stdout.strip() == "[]"
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput, opened
+from ncuflow.parquet import build
 from ncuflow.parsers import chips, ncu, ncu_text, reader, registry
 from ncuflow.parsers.registry import METRICS, counters
-from ncuflow.parsers.schema import build
 
 (RECORDED,) = (Path(__file__).parents[1] / "recordings/h200/0.7.2/versions/rmsnorm").glob(
     "b*/sweep.ncu-rep.xz"

@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
+from ncuflow.parquet import build
 from ncuflow.parsers import lines, ncu, reader
 from ncuflow.parsers.chips import CHIPS, chip_of
 from ncuflow.parsers.registry import METRICS, PEAK
-from ncuflow.parsers.schema import build
 from ncuflow.parsers.stalls import OTHER, RATIO, SAMPLES, STALL_REASONS, stalls_of
 
 show = functools.partial(ncuflow, "show")

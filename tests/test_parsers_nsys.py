@@ -17,8 +17,8 @@ from nsys_export import CUPTI, NAMES, PID, THREAD, Export
 
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
+from ncuflow.parquet import build
 from ncuflow.parsers import nsys
-from ncuflow.parsers.schema import build
 
 RECORDED = sorted(ROOT.glob("recordings/*/**/trace.sqlite.xz"), key=lambda p: p.stat().st_size)
 

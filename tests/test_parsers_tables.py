@@ -26,9 +26,8 @@ from hypothesis import strategies as st
 from ncuflow import io, locks, parquet
 from ncuflow.io import BadInput
 from ncuflow.model import TABLES
-from ncuflow.parquet import write_table
+from ncuflow.parquet import build, check, schema, write_table
 from ncuflow.parsers import show, tables
-from ncuflow.parsers.schema import build, check, schema
 from ncuflow.record import KEPT
 
 REPORTS = sorted(ROOT.glob("recordings/*/**/sweep.ncu-rep.xz"), key=lambda p: p.stat().st_size)

@@ -10,8 +10,8 @@ from fake_device import Device, ran
 
 from ncuflow import record
 from ncuflow.findings.columns import BY_NAME
+from ncuflow.parquet import schema
 from ncuflow.parsers import tables
-from ncuflow.parsers.schema import schema
 from ncuflow.run import timing as stopwatch
 
 

@@ -9,11 +9,11 @@ from conftest import ROOT, some
 from static_data import H200, launched
 
 from ncuflow.findings.ceilings import datasheet
+from ncuflow.gpu.table import device
 from ncuflow.parsers import ncu
-from ncuflow.static.device import device
 from ncuflow.static.facts import stored
 from ncuflow.target.contract import load
-from ncuflow.target.rules import Host
+from ncuflow.target.launch import Host
 
 GPU = device("NVIDIA H200")
 

@@ -16,11 +16,11 @@ from hostile import check
 from ncuflow.cli import dispatch
 from ncuflow.findings.ceilings import datasheet
 from ncuflow.findings.columns import COLUMNS
+from ncuflow.gpu.table import device, of_architecture
 from ncuflow.io import read_json, write_json
-from ncuflow.pages.markdown import static_page
+from ncuflow.pages.markdown import gpu_pages
 from ncuflow.parsers import sass
 from ncuflow.static import predict
-from ncuflow.static.device import device, of_architecture
 from ncuflow.static.facts import Facts, default_blocks, every_recorded, recorded, stored
 from ncuflow.static.predict import (
     ACROSS,
@@ -394,7 +394,7 @@ def test_attention_of_cutlass_on_blackwell_computes_in_tensor_memory():
         for kernel in some(tensor):
             ran = [name for name, of in sass.TENSOR.items() if sass.count(kernel["mix"], of)]
             assert ran == [instructions]
-            moved = sass.count(kernel["mix"], static_page.LOOP["tensor memory"])
+            moved = sass.count(kernel["mix"], gpu_pages.LOOP["tensor memory"])
             assert bool(moved) == (instructions == "tcgen05")
 
 

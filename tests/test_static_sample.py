@@ -6,7 +6,7 @@ import re
 
 from conftest import ROOT
 
-from ncuflow.static.device import device
+from ncuflow.gpu.table import device
 from ncuflow.static.facts import default_blocks, stored
 from ncuflow.static.results import results
 from ncuflow.target.contract import load

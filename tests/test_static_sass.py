@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ncuflow.findings.kernelname import canonical
-from ncuflow.pages.markdown import static_page
+from ncuflow.pages.markdown import gpu_pages
 from ncuflow.parsers import sass
 from ncuflow.static.build import read
 
@@ -72,9 +72,9 @@ def test_architectures_with_the_same_tensor_instructions_are_named_together():
     alike = sides(
         ("sm_80", ["mma.sync"]), ("sm_90a", ["mma.sync"]), ("sm_90a", []), ("sm_80", None)
     )
-    assert static_page._tensor(alike) == {"mma.sync": ["sm_80", "sm_90a"]}
+    assert gpu_pages._tensor(alike) == {"mma.sync": ["sm_80", "sm_90a"]}
     three = sides(("sm_80", ["mma.sync"]), ("sm_90a", ["wgmma", "mma.sync"]), ("sm_75", None))
-    assert static_page._tensor(three) == {
+    assert gpu_pages._tensor(three) == {
         "mma.sync": ["sm_80"], "mma.sync and wgmma": ["sm_90a"], "none": ["sm_75"],
     }  # fmt: skip
 
@@ -82,12 +82,12 @@ def test_architectures_with_the_same_tensor_instructions_are_named_together():
 def test_each_instruction_of_a_loop_is_counted_once_and_what_is_strange_is_other():
     mix = {"UTCHMMA": 2, "LDTM.x32": 3, "STTM.x16": 1, "UBLKCP.S.G": 1, "UTCBAR": 1}
     mix |= {"SYNCS.PHASECHK": 2, "UTMALDG.4D": 2, "IADD3": 5, "UNHEARDOF.NEW": 7}
-    loop = static_page._loop({"hot_loop": {"instructions": sum(mix.values()), "mix": mix}})
+    loop = gpu_pages._loop({"hot_loop": {"instructions": sum(mix.values()), "mix": mix}})
     assert loop is not None
     of = ("tensor", "tensor memory", "async copies", "barriers")
     assert [loop[name] for name in of] == [2, 4, 3, 3]
     assert loop["other"] == 12 and loop["by"] == ["tcgen05"]
-    counted = {name: loop[name] for name in (*static_page.LOOP, static_page.OTHER)}
+    counted = {name: loop[name] for name in (*gpu_pages.LOOP, gpu_pages.OTHER)}
     assert sum(counted.values()) == loop["instructions"]
 
 

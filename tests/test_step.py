@@ -33,12 +33,12 @@ from ncuflow.io import BadInput, UsageError, read_json
 from ncuflow.pages.html import step as html
 from ncuflow.parsers import nsys, torch_trace
 from ncuflow.parsers.timeline import KERNEL, LONGEST_NAME, Launched
-from ncuflow.step import detection, gain, overlap, reference, shapes, summary
+from ncuflow.step import detection, reference, shapes, summary
 from ncuflow.step import trace as steps
 from ncuflow.step.record import KernelOfStep, StepAnswer, StepGroup
 from ncuflow.step.reference import Machine, roof
 from ncuflow.step.shapes import NOTHING
-from ncuflow.step.text import each_text, report, roof_text
+from ncuflow.step.trace import each_text, report, roof_text
 from ncuflow.target.attention import lengths
 from ncuflow.target.contract import known
 
@@ -597,7 +597,7 @@ def test_what_a_shorter_kernel_brings_ends_where_the_host_is_late(tmp_path, wait
     timeline = torch_trace.read(trace.write(tmp_path / "trace.json.gz"))
     step = detection.found(timeline, 0)[0][1]
     assert len(step.rows) == 4
-    slack = overlap.slack(timeline, step)
+    slack = detection.slack(timeline, step)
     saved = np.array([[10.0, 0, 0, 0], [0, 10.0, 0, 0], [0, 3.0, 0, 0], [0, 0, 0, 8.0]])
     assert [slack.gained(row) for row in saved] == pytest.approx([first, 4.5, 3.0, 8.0])
 
@@ -614,8 +614,8 @@ def test_a_host_that_waits_for_the_step_s_tokens_holds_nothing_up(tmp_path):
     timeline = torch_trace.read(trace.write(tmp_path / "trace.json.gz"))
     step = detection.found(timeline, 0)[0][1]
     assert len(step.rows) == 3
-    assert overlap.slack(timeline, step).gained(np.array([4.0, 0, 0])) == 4.0
-    assert overlap.gaps(timeline, step).host_us == 0
+    assert detection.slack(timeline, step).gained(np.array([4.0, 0, 0])) == 4.0
+    assert detection.gaps(timeline, step).host_us == 0
 
 
 def test_a_graph_s_kernels_wait_for_each_other_alone(tmp_path):
@@ -626,7 +626,7 @@ def test_a_graph_s_kernels_wait_for_each_other_alone(tmp_path):
         trace.at += 50
     timeline = torch_trace.read(trace.write(tmp_path / "trace.json.gz"))
     (step, *_), _ = detection.found(timeline, 0)
-    assert overlap.slack(timeline, step).gained(np.full(len(step.rows), 1.0)) == len(step.rows)
+    assert detection.slack(timeline, step).gained(np.full(len(step.rows), 1.0)) == len(step.rows)
 
 
 def test_what_runs_at_once_is_counted_once(tmp_path):
@@ -678,13 +678,13 @@ def test_a_gain_that_lengths_decide_is_none_of_a_launch_that_does_not_tell_them(
 
 def test_a_saving_is_of_the_side_that_a_launch_is_on():
     price = Effect("time_cold_us", "a", "b", (), 100, 80, -0.2, low=-0.25, high=-0.1)
-    assert gain.saving(price, base=True) == pytest.approx((0.1, 0.25))
-    low, high = gain.saving(price, base=False)
+    assert reference.saving(price, base=True) == pytest.approx((0.1, 0.25))
+    low, high = reference.saving(price, base=False)
     assert (low, high) == pytest.approx((-1 / 3, -1 / 9))
 
 
 def test_a_gain_lies_between_a_host_as_slow_and_a_gpu_never_idle():
-    calls = gain.CallsOfStep("K", 30.0, 100.0, 60.0, lambda saved: min(2.0, 30.0 * saved))
+    calls = reference.CallsOfStep("K", 30.0, 100.0, 60.0, lambda saved: min(2.0, 30.0 * saved))
     assert calls.saves((0.1, 0.2), {}) == (2.0, 10.0)
     assert calls.saves((0.1, 0.9), {}) == (2.0, 30.0)  # never more than its share
     assert calls.saves((-0.1, -0.05), {}) == (-3.0, -1.5)
@@ -699,14 +699,14 @@ def test_a_gain_is_never_above_what_the_calls_take_over_the_roof_of_the_other_ch
         results = reference.evidence(None, ROOT / "recordings/h200/0.7.2/default", stack).results("decode")  # fmt: skip
     params = {"batch": 64, "kv_len": 2048, "qo_heads": 64, "kv_heads": 8, "cores": "cuda", "lengths": "even"}  # fmt: skip
     free, held = (
-        next(g for g in gain.of_recording(known()["decode"], params, of, results) if g.choice == "cores_grouped")
+        next(g for g in reference.of_recording(known()["decode"], params, of, results) if g.choice == "cores_grouped")
         for of in (HALF, calls)
     )  # fmt: skip
     assert free.high_pct > 15 and held.high_pct == pytest.approx(15)
     assert held.low_pct <= held.high_pct and {"cores": "tensor"} in asked
 
 
-HALF = gain.CallsOfStep("K", 50.0, 100.0, 100.0, lambda saved: 50.0 * saved)
+HALF = reference.CallsOfStep("K", 50.0, 100.0, 100.0, lambda saved: 50.0 * saved)
 
 
 def test_a_pair_saves_between_its_cold_and_its_sustained_times():
@@ -723,7 +723,7 @@ def test_a_pair_saves_between_its_cold_and_its_sustained_times():
     assert min(settled) == pytest.approx(0.335, abs=0.001)
     for backend, low, high in (("fa2", min(settled), 0.416), ("auto", -0.713, 1 - 1 / (1 - min(settled)))):  # fmt: skip
         params = {**sizes, "backend": backend}
-        rows = gain.of_recording(known()["prefill"], params, HALF, results)
+        rows = reference.of_recording(known()["prefill"], params, HALF, results)
         (found,) = [row for row in rows if row.choice == "prefill_auto"]
         assert found.low_pct == pytest.approx(50 * low, abs=0.6)
         assert found.high_pct == pytest.approx(50 * high, abs=0.8)
@@ -737,15 +737,17 @@ def test_an_advice_is_read_by_its_record(tmp_path):
     }  # fmt: skip
     path = tmp_path / "advice.json"
     path.write_text(json.dumps({"command": "advise", "gpu": "G", "shapes": [shape]}))
-    found = list(gain.of_advice(gain.read_advice(path), known()["decode"], params, HALF))
+    found = list(reference.of_advice(reference.read_advice(path), known()["decode"], params, HALF))
     assert [(row.change, row.low_pct, row.high_pct) for row in found] == [
         ("decode/default → decode/better", pytest.approx(8.33), pytest.approx(11.54))
     ]
     other = {**params, "kv_heads": 32, "batch": 1}
-    assert list(gain.of_advice(gain.read_advice(path), known()["decode"], other, HALF)) == []
+    assert (
+        list(reference.of_advice(reference.read_advice(path), known()["decode"], other, HALF)) == []
+    )
     path.write_text("{}")
     with pytest.raises(BadInput, match="ncuflow advise"):
-        gain.read_advice(path)
+        reference.read_advice(path)
 
 
 # --- families ---------------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from ncuflow.run import stopwatch
+from ncuflow.run import timing
 
 FREE, LOADED = 1980.0, 1500.0
 CAP = "sw_power_cap"
 
 
-class SlowGpu(stopwatch.Stopwatch):
+class SlowGpu(timing.Stopwatch):
     """A GPU of one clock, in MHz, that is `back` when it was asked for so often; `says`: the driver's reasons."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class SlowGpu(stopwatch.Stopwatch):
 
     def spin(self, cycles: int) -> None:
         self.now_us += cycles / self.mhz
-        if self.back and cycles == stopwatch.PROBE_CYCLES:
+        if self.back and cycles == timing.PROBE_CYCLES:
             self.back -= 1
             self.mhz = LOADED if self.back else FREE
 
@@ -44,10 +44,10 @@ class SlowGpu(stopwatch.Stopwatch):
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SlowGpu:
-    monkeypatch.setattr(stopwatch.nvml, "cuda", lambda: {"uuid": None})
+    monkeypatch.setattr(timing.nvml, "cuda", lambda: {"uuid": None})
     found = SlowGpu()
-    monkeypatch.setattr(stopwatch, "sleep", found.sleep)
-    monkeypatch.setattr(stopwatch, "monotonic", lambda: found.slept_s)
+    monkeypatch.setattr(timing, "sleep", found.sleep)
+    monkeypatch.setattr(timing, "monotonic", lambda: found.slept_s)
     found.settle()
     return found
 
@@ -57,7 +57,7 @@ def test_settled_is_a_clock_that_is_back_whatever_the_driver_still_says(gpu: Slo
     begun = gpu.now_us
     gpu.settle()
     assert (gpu.mhz, gpu.back) == (FREE, 0)
-    probes = (gpu.now_us - begun) / (stopwatch.PROBE_CYCLES / LOADED)
+    probes = (gpu.now_us - begun) / (timing.PROBE_CYCLES / LOADED)
     assert 3 < probes < 5  # three at the low clock, with what is before each, and the free one
 
 

@@ -11,8 +11,7 @@ from ncuflow.cli import dispatch
 from ncuflow.findings import results as made
 from ncuflow.findings import sanity, stored
 from ncuflow.io import BadInput, read_json, write_text
-from ncuflow.parquet import write_table
-from ncuflow.parsers.schema import build, schema
+from ncuflow.parquet import build, schema, write_table
 from ncuflow.target.contract import load
 
 GOOD = results(entry("decode/B1", dict(load("decode").parameters)))

@@ -92,7 +92,7 @@ def test_narrow_loads_a_spill_and_registers_are_told(tmp_path: Path) -> None:
 def test_without_a_disassembler_the_reason_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_HOME", raising=False)
-    monkeypatch.setattr("ncuflow.toolkit.shutil.which", lambda *a, **k: None)
+    monkeypatch.setattr("ncuflow.process.shutil.which", lambda *a, **k: None)
     module = compared(tmp_path / "a", tmp_path / "b")
     assert module.same_kernels is None and "cuobjdump: not found" in str(module.not_compared)
     assert "code not compared: cuobjdump: not found" in told(module)

@@ -23,7 +23,6 @@ from ncuflow.parsers import detail, ncu, show_ncu, show_nsys
 from ncuflow.parsers.detail import Counter, Detail, SampledInstruction
 from ncuflow.view import (
     files,
-    kernels,
     launch_detail,
     memory,
     model,
@@ -299,10 +298,10 @@ def kernel(**given: Any) -> Any:
 
 def test_the_next_block_is_read_off_the_calculators_curve():
     curve = [(32, 64.0), (64, 32.0), (70, 24.0), (80, 24.0)]
-    found = kernels.occupancy(kernel(), Detail(curves={"registers": curve}))
+    found = files.occupancy(kernel(), Detail(curves={"registers": curve}))
     assert (found.blocks, found.resources) == (3, ("registers",))
     assert found.needs == (NextBlock("registers", 70, 64),)
-    flat = kernels.occupancy(kernel(), Detail(curves={"registers": [(32, 24.0), (70, 24.0)]}))
+    flat = files.occupancy(kernel(), Detail(curves={"registers": [(32, 24.0), (70, 24.0)]}))
     assert flat.needs == (), "another resource runs out as well: no number of registers helps"
 
 
@@ -343,8 +342,8 @@ def test_what_is_copied_past_l1_is_part_of_what_is_read():
 
 
 def test_what_no_kernel_has_is_said_once_with_its_option():
-    one = kernels.kernel_view([kernel()], {})
-    said = {lack.what: lack.option for lack in kernels.missing([one], {}, True)}
+    one = files.kernel_view([kernel()], {})
+    said = {lack.what: lack.option for lack in files.missing([one], {}, True)}
     assert said["stall reasons"] == "ncu --section WarpStateStats"
     assert said["memory chart"] == "ncu --section MemoryWorkloadAnalysis_Chart"
     assert "occupancy" not in said and "duration" not in said
@@ -434,7 +433,7 @@ def test_what_ncu_printed_is_viewed_and_says_what_only_a_report_has(tmp_path):
     told = (kernel.name, kernel.duration.median, kernel.longest_launch.kernel["registers"])
     assert told == ("Norm", 2000, 40)
     said = {lack.what: lack.option for lack in view.missing}
-    assert said["memory chart"] == kernels.ONLY_A_REPORT and "Speed" in "".join(said)
+    assert said["memory chart"] == files.ONLY_A_REPORT and "Speed" in "".join(said)
     blocks_of = blocks(page.rendered(files.view([path])))
     assert blocks_of["main"]["reports"][0]["kernels"]["name"] == ["Norm"]
     assert "code 0 0" not in blocks_of
@@ -448,7 +447,7 @@ def test_files_of_one_name_are_told_apart():
 
 def test_kernels_of_one_name_are_told_apart_by_the_words_that_differ():
     names = ["void k<4, float>(int)", "void k<8, float>(int)", "j"]
-    made = [kernels.kernel_view([kernel(name=n.split("<")[0], demangled=n)], {}) for n in names]
+    made = [files.kernel_view([kernel(name=n.split("<")[0], demangled=n)], {}) for n in names]
     assert view_columns.labels(made) == ["void k <4>", "void k <8>", "j"]
 
 
@@ -495,7 +494,7 @@ def test_no_section_is_advised_that_what_ncu_printed_has(tmp_path) -> None:
     (report,) = files.view([path]).reports
     assert report.kernels[0].longest_launch.words == "DRAM 73 % and waits"
     lacking = dict(report.missing)
-    assert lacking[kernels.PARTS] == kernels.ONLY_A_REPORT
+    assert lacking[files.PARTS] == files.ONLY_A_REPORT
     assert "ncu --section SpeedOfLight" not in lacking.values()
     listed = view_columns._report(report)["kernels"]
     assert (listed["failed"], listed["problems"]) == ([False], [1])

@@ -14,7 +14,7 @@ from ncuflow.explain.record import as_text
 from ncuflow.format import micro, pct
 from ncuflow.pages.html import view as page
 from ncuflow.parsers.detail import Counter
-from ncuflow.view import files, kernels
+from ncuflow.view import files
 from ncuflow.view.model import View
 
 pytestmark = pytest.mark.browser
@@ -81,7 +81,7 @@ def test_values_of_the_list_are_those_of_the_records(browser, opened, view):
 def test_a_time_that_is_not_known_is_no_zero(browser, written, view):
     timed, *_ = view.reports[1].kernels
     untold = {"duration_ns": None, "breakdown": [], "problems": "failed"}
-    failed = kernels.kernel_view([{**timed.longest_launch.kernel, **untold}], {})
+    failed = files.kernel_view([{**timed.longest_launch.kernel, **untold}], {})
     report = dataclasses.replace(view.reports[1], kernels=[timed, failed])
     shown = browser.open(written(View([report], [], [])))
     cells = texts(shown.locator("table.grid tr[aria-rowindex='3'] > *"))
@@ -155,7 +155,7 @@ def test_launches_that_another_report_has_not_are_no_change(browser, written, vi
     kernel = next(one for one in report.kernels if len(one.launches) > 1)
     rows = [launch.kernel for launch in kernel.launches]
     shorter = [row for row in rows if row is not kernel.longest_launch.kernel]
-    fewer = kernels.kernel_view(shorter, {})
+    fewer = files.kernel_view(shorter, {})
     same, less = ([kernel], [fewer])
     comparisons = files.view([SWEEP, SWEEP]).comparisons
     for other, said in ((same, "0.0 %"), (less, "other launches")):

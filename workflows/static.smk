@@ -1,11 +1,11 @@
 # A GPU that is not there: snakemake -j1 static --config arch=80. Compiled kernels, launch rules, claims, predictions
 # from what this run's evidence measured.
-from ncuflow.static import device as _device
+from ncuflow.gpu import table as _table
 from ncuflow.static import facts as _facts
 from ncuflow.target.contract import known as _known
 
 try:
-    ABSENT = _device.of_architecture(SETTINGS.arch, SETTINGS.gpu)
+    ABSENT = _table.of_architecture(SETTINGS.arch, SETTINGS.gpu)
 except ValueError as error:
     refuse(error)
 _LAUNCHED = [name for name, target in _known().items() if target.rules.launches]

@@ -1,36 +1,60 @@
-"""Claims: each statement of ``claims/*.yaml`` gets a verdict from the measurements."""
+"""Claims: each statement of ``claims/*.yaml`` gets a verdict from the measurements; where it needs a time and none was
+measured, predicted times say what they can.
+
+    ncuflow claims-predicted --results DIR --predictions predictions.json --claims claims --out FILE.json
+
+DIR has the results of a GPU that was not there, and claims.json. Of each claim that nothing there decides and
+that is of this architecture or of none, FILE.json says what the whole interval of the predictions says:
+
+    predicted to hold        at every time of the intervals
+    predicted not to hold    at none
+    open                     the interval lies on both sides, or what the claim needs is no time
+
+It is a word of its own: no prediction confirms or refutes. A figure that was published of this architecture is a
+measurement of somebody's, which no prediction overrules: it stays open, and FILE.json has it, to be held against
+the interval. What somebody expected without measuring it is predicted to hold or not like any other claim.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median, median_low
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from pydantic import ConfigDict
 
 from ncuflow import answer, expression
+from ncuflow.claims import files
 from ncuflow.claims.decision import (
     CONFIRMED,
     DIFFERS,
     NOT_TESTABLE,
     REFUTED,
     VERDICTS,
+    Answer,
     ClaimCited,
     Decided,
     Record,
     allowed,
     amount,
     decide_over,
+    expected,
+    margins,
     same_gpu,
+    value_at,
 )
 from ncuflow.claims.evidence import ClaimEvidence, Unanswered, select
-from ncuflow.claims.files import Claim
+from ncuflow.claims.files import Claim, Decision
 from ncuflow.expression import ExpressionError, evaluate, names, placeholders
+from ncuflow.findings import stored
+from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import architecture
 from ncuflow.findings.scope import Scope
-from ncuflow.io import BadInput, JsonObject
-from ncuflow.model import Provenance
+from ncuflow.io import BadInput, JsonObject, read_json, write_json
+from ncuflow.model import Provenance, Results
 
 UNDECIDABLE = "No measurement of this pipeline decides it"
 
@@ -211,3 +235,189 @@ class ClaimsAnswer(answer.Answer):
     """How many claims have each verdict, and how many there are in total."""
     claims: list[JudgedClaim]
     """Each claim with its verdict."""
+
+
+HOLDS, FAILS, OPEN = "predicted to hold", "predicted not to hold", "open"
+ENDS = ("us", "low", "high")  # of a prediction: the time itself, and its interval
+RATES = ("tflops", "gbs", "gbs_fraction_datasheet", "tflops_fraction_datasheet")
+Times = Mapping[str, Mapping[str, float]]  # point -> ends
+Sides = Mapping[str, ClaimEvidence]  # end -> the results with such times
+
+
+class PredictedRange(NamedTuple):
+    """What a claim's value may be at a point: as predicted, lowest and highest."""
+
+    value: Answer
+    low: Answer
+    high: Answer
+    point: str | None
+
+
+def at(results: Results, times: Times, end: str) -> Results:
+    """Results with the predicted times of one end where a measured one would stand, and the rates that follow."""
+    points = []
+    for point in results["points"]:
+        row = dict(point["measurement"])
+        if row["time_cold_us"] is None and point["point"] in times:
+            row["time_cold_us"] = times[point["point"]][end]
+            for name in RATES:
+                over, under = (row[term] for term in BY_NAME[name].terms)
+                row[name] = None if None in (over, under) else over / under * BY_NAME[name].scale
+        points.append({**point, "measurement": row})
+    return cast(Results, {**results, "points": points})
+
+
+def predicted_verdict(claim: Claim, sides: Sides) -> JsonObject | None:
+    """The first decision that predictions can answer; None where none can."""
+    for decide in claim.decide:
+        if decide.over == "points":
+            try:
+                ranges = list(_ranges(claim, decide, sides))
+            except Unanswered:
+                continue
+            if any(ranges):
+                return _judged(claim, decide, ranges)
+    return None
+
+
+def _judged(claim: Claim, decide: Decision, ranges: Sequence[PredictedRange | None]) -> JsonObject:
+    wanted = expected(claim, decide)
+    margin = margins(decide, wanted)
+    known = [r for r in ranges if r is not None]
+    unknown = len(known) < len(ranges)
+    if decide.aggregate in ("max", "min", "median"):
+        known = [_aggregated(decide.aggregate, known)]
+    middle = [v for v in (wanted.value, wanted.low, wanted.high) if v is not None]
+    worst = {r: min(margin(r.low), margin(r.high)) for r in known}
+    best = {r: _best(margin, r, sum(middle) / len(middle) if middle else 0.0) for r in known}
+    some = decide.aggregate == "any"
+    holds = any(w >= 0 for w in worst.values()) if some else min(worst.values()) >= 0
+    fails = max(best.values()) < 0 if some else any(b < 0 for b in best.values())
+    if unknown:  # it could be the one that turns the answer
+        holds, fails = holds and some, fails and decide.aggregate == "all"
+    shown = (max if some else min)(known, key=best.__getitem__ if fails else worst.__getitem__)
+    quoted = decide.compare == "within" and claim.published.gpu is not None
+    measured = quoted and not claim.published.expected
+    return {
+        "verdict": OPEN if measured else HOLDS if holds else FAILS if fails else OPEN,
+        "figure": wanted.value if quoted else None,
+        "expected": claim.published.expected,
+        "unit": "" if isinstance(shown.value, bool) else wanted.unit,
+        "points": len(ranges),
+        **shown._asdict(),
+    }
+
+
+def _ranges(claim: Claim, decide: Decision, sides: Sides) -> Iterator[PredictedRange | None]:
+    """What the value may be at each point; None where something else than a time is unknown."""
+    given = {"published": claim.published.value, "ceiling": claim.published.ceiling}
+    corners = []
+    for corner in _corners(decide, sides):
+        scopes = select(claim, decide, next(iter(corner.values())), corner)
+        corners.append([scope.with_values(**given) for scope in scopes])
+    yield from (_range(decide, scopes) for scopes in zip(*corners, strict=True))
+
+
+def _corners(decide: Decision, sides: Sides) -> Iterator[Mapping[str, ClaimEvidence]]:
+    """As predicted, then every combination of ends: of the points, or of each sample against the others."""
+    for end in ENDS:
+        yield dict.fromkeys(decide.samples or [""], sides[end])
+    for one in decide.samples or {}:
+        for mine, theirs in (("low", "high"), ("high", "low")):
+            yield {name: sides[mine if name == one else theirs] for name in decide.samples or {}}
+
+
+def _range(decide: Decision, scopes: Sequence[Scope]) -> PredictedRange | None:
+    values = [value_at(decide.value, scope, {}) for scope in scopes]
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    return PredictedRange(known[0], min(known), max(known), scopes[0].point)
+
+
+def _aggregated(kind: str, ranges: Sequence[PredictedRange]) -> PredictedRange:
+    """The range of a maximum, a minimum or a median, at the point that has it as predicted."""
+    one: Callable[..., Any] = median_low if kind == "median" else max if kind == "max" else min
+    value, low, high = (one(ends) for ends in zip(*(r[:3] for r in ranges), strict=True))
+    return PredictedRange(value, low, high, next(r.point for r in ranges if r.value == value))
+
+
+def _best(margin: Callable[[Answer], float], r: PredictedRange, middle: float) -> float:
+    """The largest margin inside a range: at an end, or at what is allowed in between."""
+    inside = min(max(middle, float(r.low)), float(r.high))
+    return max(margin(v) for v in (r.low, r.high, *([] if isinstance(r.low, bool) else [inside])))
+
+
+def of_another_gpu(published: Mapping[str, Any], here: str | None) -> bool:
+    """Whether a figure is of a GPU of another architecture, or of one that its source does not name."""
+    return bool(published["gpu"]) and published["architecture"] != here
+
+
+# A published figure nearer to an end of the interval than this part of its width (as logarithms) lies on its edge.
+EDGE = 0.03
+INSIDE, ON_EDGE, OUTSIDE = "yes", "on its edge", "no"
+
+
+class Bias(NamedTuple):
+    """How often a target's predicted rates are above the published ones, and below, and by what factor in the median."""
+
+    target: str
+    above: int
+    below: int
+    median: float
+
+
+def interval_side(found: Mapping[str, Any]) -> str:
+    """Where the published figure of an answer lies: inside its interval, on an edge of it, or outside."""
+    low, figure, high = (found[key] for key in ("low", "figure", "high"))
+    near = EDGE * math.log(high / low) if low > 0 else 0.0
+    if any(end > 0 and abs(math.log(figure / end)) <= near for end in (low, high)):
+        return ON_EDGE
+    return INSIDE if low < figure < high else OUTSIDE
+
+
+def once(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of records with a figure each one for a source and a point: what a source derives from one measurement is one."""
+    first: dict[tuple[str, str | None], Mapping[str, Any]] = {}
+    for record in records:
+        first.setdefault((record["source"]["document"], record["predicted"]["point"]), record)
+    return [*first.values()]
+
+
+def biases(records: Sequence[Mapping[str, Any]]) -> list[Bias]:
+    """Of each target, from records with a predicted and a published figure."""
+    ratios: dict[str, list[float]] = {}
+    for record in records:
+        found = record["predicted"]
+        target = found["point"].partition("/")[0]
+        ratios.setdefault(target, []).append(found["value"] / found["figure"])
+    return [
+        Bias(target, sum(r > 1 for r in of), sum(r < 1 for r in of), median(of))
+        for target, of in sorted(ratios.items())
+    ]
+
+
+def command(*, results: Path, predictions: Path, claims: Path, out: Path) -> None:
+    """What predictions say of claims.
+
+    Args:
+        results: of tier S, with claims.json
+        predictions: of `ncuflow static predict`
+        claims: folder of claim files
+    """
+    found = stored.folder(results)
+    times = {point["point"]: point for point in read_json(predictions)["points"]}
+    sides = {
+        end: ClaimEvidence({name: at(one, times, end) for name, one in found.items()})
+        for end in ENDS
+    }
+    here = architecture(next(iter(found.values()))["provenance"])
+    records = {record["id"]: record for record in read_json(results / "claims.json")}
+    judged = {}
+    for claim in files.load(claims):
+        record = records[claim.id]
+        if record["verdict"] == NOT_TESTABLE and not of_another_gpu(record["published"], here):
+            answer = predicted_verdict(claim, sides)
+            if answer:
+                judged[claim.id] = answer
+    write_json(out, judged)

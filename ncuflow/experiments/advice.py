@@ -1,22 +1,30 @@
-"""Advice: what is asked for, and which choice of each shape is fastest on this machine's GPU, or in a recording."""
+"""Advice: what is asked for, and which choice of each shape is fastest on this machine's GPU, or in a recording.
+
+On a GPU choices are prepared and checked, raced, and the best ones' plan() timed. One process does it, and a choice that hangs
+or breaks it costs itself alone: a fresh process goes on with the others.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
+from time import monotonic
 from typing import Any
 
-from ncuflow.experiments import audit, choices, heuristics, recorded
-from ncuflow.experiments.advise import ShapeRace
-from ncuflow.experiments.record import Advice, AdvisedShape, head
+from ncuflow.experiments import audit, choices, recorded
+from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape, head
 from ncuflow.gpu import lock, nvml
-from ncuflow.io import BadInput, CommandError, UsageError, clean, read_json, sniff
+from ncuflow.io import BadInput, CommandError, JsonObject, UsageError, clean, read_json, sniff
+from ncuflow.race import rounds
 from ncuflow.race.eta import tell
-from ncuflow.race.rounds import ALPHA
-from ncuflow.race.sides import GaveUpError, Session, SideError, started
+from ncuflow.race.measure import failure
+from ncuflow.race.rounds import AA, ALPHA, Race
+from ncuflow.race.sides import GaveUpError, LostError, Session, SideError, burst, started
+from ncuflow.record import Check
 from ncuflow.run import FATAL
 from ncuflow.sweep import workloads
 from ncuflow.sweep.points import Planned, of_target, points, read_points, unable
@@ -89,7 +97,7 @@ def of_recording(path: Path, asked: ShapesAsked, effect: float) -> Advice:
         return recorded.advise(path, asked.targets or None, asked.also, COLD, effect)
     found = recorded.read(path)
     found.shapes = [s for s in found.shapes if s.target in (asked.targets or (s.target,))]
-    found.rules = heuristics.rules(found.shapes, found.metric)
+    found.rules = choices.rules(found.shapes, found.metric)
     return found
 
 
@@ -190,7 +198,7 @@ def measured(asked: ShapesAsked, limits: RaceLimits, store: Path | None = None) 
         effect=limits.effect,
         alpha=ALPHA,
         shapes=advised,
-        rules=heuristics.rules(advised, COLD),
+        rules=choices.rules(advised, COLD),
         refused=refused,
         failed_modules=failed,
     )
@@ -228,3 +236,217 @@ def _built(session: Session, cases: Cases, also: choices.Also, jobs: int | None)
     session.ask("modules", BUILD_S, points=wanted)
     failed = session.ask("build", BUILD_S, jobs=jobs)["failed"]
     return {one["name"] or ", ".join(one["points"]): one["reason"] for one in failed}
+
+
+MOST_RESTARTS = 5  # of a shape: more choices than this do not break the GPU one after the other
+
+
+@dataclass
+class RacingChoice:
+    """A choice on its way through the race."""
+
+    point: Planned
+    outcome: str = "ok"
+    reason: str | None = None
+    check: Check | None = None
+    info: JsonObject = field(default_factory=dict)
+    resolved: JsonObject = field(default_factory=dict)
+
+    def end(self, outcome: str, reason: str | None) -> None:
+        self.outcome, self.reason = outcome, reason
+
+
+@dataclass
+class ShapeRace:
+    """The race of a shape's choices in a session. shapes: of the whole run. Raises GaveUpError where no process can be started
+    any more."""
+
+    session: Session
+    target: Target
+    shape: Planned
+    also: choices.Also
+    shapes: int
+    effect: float
+    tell: Callable[[str], None]
+
+    def advised(self) -> AdvisedShape:
+        """Race the choices."""
+        begun, self.session.restarts = monotonic(), 0
+        points = choices.choices(self.target, self.shape, self.also)
+        self.choices = {point.id: RacingChoice(point) for point in points}
+        for one in self.choices.values():
+            reason = unable(self.target, one.point, self.session.facts)
+            if reason is None and (place := self.session.lost.get(self._everywhere(one))):
+                reason = f"not tried: it was lost at {place}"
+            if reason is not None:
+                one.end("skipped", reason)
+        self._prepare()
+        self._fold()
+        ready = list(self._ready())
+        default = self.shape.id if self.shape.id in ready else None
+        self.race = Race(ready, default, self.shapes, self.effect)
+        if default is not None:
+            self._control(default)
+        until = monotonic() + self.session.budget_s
+        rounds.run(
+            self.race,
+            lambda name: burst(self.session, self.session.limit_s, name=name)[0],
+            lambda: monotonic() > until,
+            self._failed,
+            lambda left, over: self._forget(left),
+        )
+        plans = self._plans()
+        with suppress(SideError):
+            self.session.ask("close")
+        for one in self.choices.values():
+            if one.outcome == "lost":
+                self.session.lost[self._everywhere(one)] = one.point.id
+        found = self._record(plans)
+        found.seconds = round(monotonic() - begun, 2)
+        self.tell(
+            f"{self.shape.id}: {found.outcome}, {self.race.rounds} rounds, {found.seconds:.1f} s"
+        )
+        return found
+
+    def _settings(self, one: RacingChoice) -> JsonObject:
+        return choices.settings(self.target, one.point.params, self.also)
+
+    def _everywhere(self, one: RacingChoice) -> tuple[str, str]:
+        """What of its settings a choice has at every shape."""
+        return self.target.name, str(self._settings(one))
+
+    def _ready(self) -> dict[str, RacingChoice]:
+        return {name: one for name, one in self.choices.items() if one.outcome == "ok"}
+
+    def _ask_prepare(self, name: str, checked: bool) -> JsonObject:
+        point = self.choices[name.removesuffix(AA)].point.as_dict()
+        return self.session.ask("prepare", name=name, point=point, checked=checked)
+
+    def _prepare(self) -> None:
+        """Make every choice ready that can be, checked once."""
+        for name, one in self._ready().items():
+            try:
+                answer = self._ask_prepare(name, checked=True)
+                one.end(answer["status"], answer["reason"])
+                one.info = answer.get("info") or {}
+                if answer.get("check"):
+                    one.check = Check.model_validate(answer["check"])
+            except SideError as error:
+                self._lose(one, error)
+                before = list(self.choices)[: list(self.choices).index(name)]
+                if isinstance(error, LostError):
+                    self._reopen(n for n in before if self.choices[n].outcome == "ok")
+            if one.outcome not in ("ok", "skipped"):
+                self.tell(f"{name}: {one.outcome}: {one.reason}")
+
+    def _fold(self) -> None:
+        """Of choices that make the same call the first stands for all."""
+        ready = self._ready()
+        chosen = {name: self._settings(one) for name, one in ready.items()}
+        same = choices.same_calls(chosen, {name: one.info for name, one in ready.items()})
+        for name, (first, made) in same.items():
+            ready[name].end("same", choices.folded(first, chosen[first], made))
+            ready[first].resolved = made
+        self._forget(same)
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            with suppress(SideError):
+                self.session.ask("forget", name=name)
+
+    def _lose(self, one: RacingChoice, error: SideError) -> None:
+        one.end(failure(error), str(error))
+        if isinstance(error, LostError) and self.session.restarts > MOST_RESTARTS:
+            raise GaveUpError(f"{one.point.id}: {error}")
+
+    def _reopen(self, names: Iterable[str]) -> None:
+        """In a fresh process: make choices ready that were right before. Who breaks it now is lost as well."""
+        names = list(names)
+        for name in names:
+            one = self.choices[name.removesuffix(AA)]
+            try:
+                answer = self._ask_prepare(name, checked=False)
+                if answer["status"] != "ok":
+                    one.end(answer["status"], answer["reason"])
+            except SideError as error:
+                self._lose(one, error)
+                if isinstance(error, LostError):
+                    self._reopen(
+                        n for n in names if self.choices[n.removesuffix(AA)].outcome == "ok"
+                    )
+                    return
+
+    def _control(self, default: str) -> None:
+        """The default once more, with buffers of its own: the A/A control."""
+        try:
+            if self._ask_prepare(default + AA, checked=False)["status"] != "ok":
+                self.race.fail(default + AA)
+        except SideError as error:
+            self.race.fail(default + AA)
+            if isinstance(error, LostError):
+                self._reopen(self.race.running)
+
+    def _failed(self, name: str, error: SideError) -> None:
+        one = self.choices[name.removesuffix(AA)]
+        if not name.endswith(AA) or isinstance(error, LostError):
+            self._lose(one, error)
+        if isinstance(error, LostError):
+            self._reopen(self.race.running)
+            for other in self.race.running:
+                if self.choices[other.removesuffix(AA)].outcome != "ok":
+                    self.race.fail(other)
+
+    def _plans(self) -> dict[str, float]:
+        """Median µs of plan() of the best choices and of the default, in turns."""
+        best = dict.fromkeys([*self.race.remaining, self.shape.id])
+        names = [name for name in best if name in self.race.running]
+        times: dict[str, list[float]] = {name: [] for name in names}
+        for name in [*names, *names[::-1]]:
+            with suppress(SideError):
+                times[name] += self.session.ask("plan", name=name)["times"]
+        return {name: median(found) for name, found in times.items() if found}
+
+    def _record(self, plans: dict[str, float]) -> AdvisedShape:
+        race, default = self.race, self.race.default
+        told = {
+            name: AdvisedChoice(
+                **choices.described(self.target, self.shape, one.point, self.also),
+                resolved=one.resolved,
+                plan_us=plans.get(name),
+                reason=one.reason,
+                check=one.check,
+                **_fared(race, name, one.outcome),
+            )
+            for name, one in self.choices.items()
+        }
+        best = sorted(race.remaining, key=lambda n: race.time_us(n) or 0) if race.rounds > 1 else []
+        departs = {name: one.departs for name, one in told.items()}
+        chosen = rounds.advised(race, departs) if best else None
+        timed = default is not None and default not in race.failed and chosen is not None
+        found = AdvisedShape(
+            target=self.target.name,
+            shape=self.shape.id,
+            params=dict(self.shape.params),
+            outcome=race.decision() if best else "none",
+            best=best,
+            advised=chosen,
+            regret=race.against(str(default), str(chosen)).relative if timed else None,
+            in_turns=True,
+            choices=list(told.values()),
+        )
+        found.layers = recorded.layers(found)
+        return found
+
+
+def _fared(race: Race, name: str, outcome: str) -> JsonObject:
+    """What of its record a choice's race decides."""
+    found = race.outcome(name) if outcome == "ok" else None
+    if found is None:
+        return {"fate": "error" if outcome == "ok" else outcome}
+    slow = found.verdict in ("slower", "undecided")
+    return {
+        "fate": found.verdict if slow else "best",
+        "time_us": race.time_us(name),
+        "behind": found.behind.relative,
+        "rounds": found.rounds,
+    }

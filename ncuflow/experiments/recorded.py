@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from ncuflow.compare import attribution, verdict
 from ncuflow.compare.verdict import Side
-from ncuflow.experiments import choices, heuristics
-from ncuflow.experiments.advise import layers
+from ncuflow.experiments import choices
 from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape
 from ncuflow.findings import choices as evidence
 from ncuflow.findings import limiter, locate, profiled, stored
@@ -233,7 +233,7 @@ def advise(
         "effect": effect,
         "alpha": evidence.ALPHA,
         "shapes": shapes,
-        "rules": heuristics.rules(shapes, metric),
+        "rules": choices.rules(shapes, metric),
     }
     return conforming(folder, advice, Advice, "evidence that an advice can be made of")
 
@@ -388,3 +388,16 @@ def _relative(measured: Effect | None) -> Relative | None:
     if measured is None or measured.low is None or measured.high is None:
         return None
     return Relative(estimate=measured.change, low=measured.low, high=measured.high)
+
+
+def layers(shape: AdvisedShape) -> int | None:
+    """After how many layers the advised choice has paid what its plan() takes longer than the default's: 0 where that takes
+    no longer. None where it gains nothing for sure, or a time is not known."""
+    chosen, default = shape.choice(shape.advised), shape.choice(shape.shape)
+    if chosen is None or default is None or chosen is default or shape.regret is None:
+        return None
+    if None in (chosen.plan_us, default.plan_us) or shape.regret.low <= 0:
+        return None
+    more = chosen.plan_us - default.plan_us  # type: ignore[operator]
+    gain = default.time_us - chosen.time_us  # type: ignore[operator]
+    return None if gain <= 0 else max(0, ceil(more / gain))

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from ncuflow import toolkit
+from ncuflow import process
 from ncuflow.compare import attribution, decomposition
 from ncuflow.compare.records import Cause, ChangeTerm, Fact, Value
 from ncuflow.evidence.points import read_progress
@@ -65,7 +65,7 @@ def compare_code(module: ModuleTrial, base: Path, change: Path) -> None:
     try:
         sides = kernels(base), kernels(change)
         names = [name for name in sides[0] | sides[1] if _differ(name, sides)]
-        shown = toolkit.demangled(names)
+        shown = process.demangled(names)
     except CaptureError as error:
         module.not_compared = str(error)
         return
@@ -82,8 +82,8 @@ def kernels(library: Path) -> dict[str, Compiled]:
 
 @lru_cache(maxsize=16)  # the base's are held against those of each change
 def _listed(library: Path, written: int) -> dict[str, Compiled]:
-    listing = toolkit.output("cuobjdump", "-sass", str(library))
-    usage = sass.resources(toolkit.output("cuobjdump", "-res-usage", str(library)))
+    listing = process.cuda_output("cuobjdump", "-sass", str(library))
+    usage = sass.resources(process.cuda_output("cuobjdump", "-res-usage", str(library)))
     digests = sass.digests(listing)
     return {
         name: Compiled(_code(usage[name], found["mix"]), Counter(found["mix"]), digests[name])

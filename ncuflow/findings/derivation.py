@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from ncuflow import answer
+from ncuflow import answer, parquet
 from ncuflow.findings import locate, profiled, stored
 from ncuflow.findings.columns import BY_NAME, Column
 from ncuflow.findings.join import main_kernel
@@ -16,7 +16,7 @@ from ncuflow.findings.results import grouped, read
 from ncuflow.format import with_unit
 from ncuflow.io import BadInput, sniff_packed
 from ncuflow.model import Kernel, MetricRow, Point, Stall
-from ncuflow.parsers import nsys, schema
+from ncuflow.parsers import nsys
 from ncuflow.parsers.stalls import RATIO
 
 LINES = "lines"  # the name of all samples by instruction
@@ -115,7 +115,7 @@ def _steps_of_operation(trace: nsys.Trace, index: int, name: str) -> Iterator[Tr
     yield _head(
         f"{named}#{index} {row['name']}  ({trace.devices.get(row['device'])}, tier {profiled.RECORDED})"
     )
-    about = schema.columns("timeline")[name]
+    about = parquet.columns("timeline")[name]
     said = f"{name} = {row[name]} {about.unit}".rstrip()
     yield TraceStep(
         depth=0, said=f"{said}   [nsys: {about.meaning}]", name=name, value=row[name], unit=about.unit,

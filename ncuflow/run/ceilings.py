@@ -20,8 +20,7 @@ from ncuflow.io import JsonObject
 from ncuflow.record import Launches
 from ncuflow.run import timing
 from ncuflow.run.builds import one_line
-from ncuflow.run.stopwatch import Event, Stopwatch
-from ncuflow.run.timing import significant
+from ncuflow.run.timing import Event, Stopwatch, significant
 
 THREADS = 512  # of a block of the read kernel
 KERNELS = """

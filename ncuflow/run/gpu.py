@@ -14,7 +14,7 @@ from typing import Any
 
 from ncuflow.gpu import nvml
 from ncuflow.io import JsonObject
-from ncuflow.run.stopwatch import HOST_US, Event, Stopwatch
+from ncuflow.run.timing import HOST_US, Event, Stopwatch
 from ncuflow.target.launch import Launch, Tensor
 
 SIDE_STREAM_CYCLES = 100_000_000  # 50 ms: longer than the host takes to enqueue a launch elsewhere

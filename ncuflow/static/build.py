@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncuflow import toolkit
+from ncuflow import process
+from ncuflow.gpu.table import RESERVED_SHARED
 from ncuflow.io import JsonObject, UsageError, read_json, replacing, scratch, write_text
 from ncuflow.origin import flashinfer_version, now, package_version
 from ncuflow.parsers import sass
@@ -30,7 +31,6 @@ from ncuflow.private import masked
 from ncuflow.process import CaptureError, python_environment, run_child
 from ncuflow.run import builds
 from ncuflow.static import cute
-from ncuflow.static.device import RESERVED_SHARED
 from ncuflow.static.facts import FILE
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import load
@@ -75,7 +75,7 @@ def jobs(arch: str, blocks: Mapping[str, Sequence[sweep.Block]]) -> list[Compile
     """
     os.environ[builds.ARCH_LIST] = arch
     if not shutil.which("nvcc"):  # FlashInfer looks for it there
-        os.environ.setdefault("CUDA_HOME", str(Path(toolkit.tool("nvcc")).parent.parent))
+        os.environ.setdefault("CUDA_HOME", str(Path(process.cuda_tool("nvcc")).parent.parent))
     try:
         importlib.import_module("flashinfer")
     except ImportError as error:
@@ -137,10 +137,10 @@ def build(job: CompileJob, out: Path, deadline: float) -> JsonObject:
             complaint = masked(next(complaints, "no output").strip())
             reason = re.sub(r"(/[^\s/:]+)*/(?=[^\s/])", "", complaint)
             return result | {"status": "error", "reason": reason}
-        usage = toolkit.output("cuobjdump", "-res-usage", str(cubin))
+        usage = process.cuda_output("cuobjdump", "-res-usage", str(cubin))
         write_text(out / "usage" / job.arch / f"{job.module}.{job.source}.txt", usage)
         found = read(
-            job.arch, usage, toolkit.output("cuobjdump", "-sass", str(cubin)), "\n".join(said)
+            job.arch, usage, process.cuda_output("cuobjdump", "-sass", str(cubin)), "\n".join(said)
         )
     return result | {"status": "built", "reason": None, "kernels": found}
 
@@ -157,7 +157,7 @@ def read(arch: str, usage: str, listing: str, compiled: str) -> dict[str, JsonOb
         for name in names:
             shared = resources[name]["shared_bytes"]
             resources[name]["shared_bytes"] = max(0, shared - RESERVED_SHARED)
-    shown = toolkit.demangled(names)
+    shown = process.demangled(names)
     return {
         name: {
             "name": shown[name],
@@ -242,7 +242,7 @@ def _built(source: Mapping[str, Any] | None) -> bool:
 
 
 def _version(name: str) -> str | None:
-    found = re.search(r"V(\d+\.\d+\.\d+)", toolkit.output(name, "--version"))
+    found = re.search(r"V(\d+\.\d+\.\d+)", process.cuda_output(name, "--version"))
     return found[1] if found else None
 
 
@@ -275,7 +275,7 @@ def compile_all(
     whose MODULE/SOURCE the pattern finds; workers: compilers at once."""
     deadline = time.monotonic() + limit_s
     for name in TOOLS:
-        toolkit.tool(name)
+        process.cuda_tool(name)
     todo = [job for job in jobs(arch, blocks) if re.search(only, f"{job.module}/{job.source}")]
     file = out / FILE
     earlier = stored(file, origin(arch, todo))

@@ -23,10 +23,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from ncuflow.gpu.table import shared_of_block
 from ncuflow.io import replacing, scratch
 from ncuflow.model import Params
 from ncuflow.process import CaptureError
-from ncuflow.static.device import shared_of_block
 from ncuflow.target.contract import Target, known
 from ncuflow.target.source import CuteKernel
 

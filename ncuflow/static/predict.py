@@ -15,9 +15,9 @@ from scipy.optimize import least_squares
 from ncuflow import answer
 from ncuflow.findings import kernelname
 from ncuflow.findings.ceilings import datasheet
+from ncuflow.gpu.table import Device, device
 from ncuflow.io import JsonObject
 from ncuflow.model import Point, Provenance, Results
-from ncuflow.static.device import Device, device
 from ncuflow.target.contract import Target, known
 
 FEW = "too few points of its target were measured"

@@ -19,15 +19,15 @@ from ncuflow.evidence.provenance import whole
 from ncuflow.findings import ceilings
 from ncuflow.findings.join import Joined
 from ncuflow.findings.results import point_of
+from ncuflow.gpu.table import Device, device
 from ncuflow.io import UsageError, read_json, write_json
 from ncuflow.model import Kernel, KernelRow, Provenance, Results, Row, TimingRow
 from ncuflow.parsers.demangled import cute_name
 from ncuflow.record import PointRecord, places
-from ncuflow.static.device import Device, device
 from ncuflow.static.facts import Facts, swept_blocks
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import Target, load
-from ncuflow.target.rules import TYPES, Host, LaunchConfig, LaunchRule, NoRuleError
+from ncuflow.target.launch import TYPES, Host, LaunchConfig, LaunchRule, NoRuleError
 
 Compiled = Mapping[str, Mapping[str, Any]]  # facts of kernels by canonical name
 TORCH = "a kernel of PyTorch"  # it is not in FlashInfer's modules

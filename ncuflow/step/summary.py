@@ -15,14 +15,12 @@ import numpy as np
 from ncuflow.findings import kernelname
 from ncuflow.findings.kernelname import COPY, FLASHINFER, OTHER
 from ncuflow.format import with_unit
-from ncuflow.gpu.table import product
+from ncuflow.gpu.table import Device, device, product
 from ncuflow.io import BadInput
 from ncuflow.parsers.timeline import KERNEL, UNSAID, Launched, Timeline
 from ncuflow.record import quartiles
-from ncuflow.static.device import Device, device
-from ncuflow.step import detection, gain, overlap, shapes
+from ncuflow.step import detection, reference, shapes
 from ncuflow.step.detection import DECODE, StepSpan
-from ncuflow.step.gain import CallsOfStep, RacedShapes
 from ncuflow.step.record import (
     FamilyOfStep,
     GainOfStep,
@@ -32,10 +30,9 @@ from ncuflow.step.record import (
     StepGroup,
     StepTimes,
 )
-from ncuflow.step.reference import Machine, Reference, nearest, roof
+from ncuflow.step.reference import CallsOfStep, Machine, RacedShapes, Reference, nearest, roof
 from ncuflow.step.shapes import KnownFacts, Shape
-from ncuflow.target.launch import Params
-from ncuflow.target.rules import Host
+from ncuflow.target.launch import Host, Params
 
 MOST_CANDIDATES = 12
 VERSIONS = (
@@ -185,13 +182,13 @@ class Summary:
 
     def _group(self, steps: Sequence[StepSpan], numbers: Sequence[int]) -> StepGroup:
         mine = [steps[number] for number in numbers]
-        times = [overlap.busy(self.timeline, step) for step in mine]
+        times = [detection.busy(self.timeline, step) for step in mine]
         lengths = np.array([time.span for time in times])
         order = np.argsort(lengths, kind="stable")
         middle = int(order[(len(order) - 1) // 2])
         step, time = mine[middle], times[middle]
         rows = self.timeline.rows
-        plans = overlap.planned(self.timeline, mine)
+        plans = detection.planned(self.timeline, mine)
         kernels, gains = self._kernels(step, time, mine)
         first = [int(rows["start"][one.rows[0]]) for one in steps]
         together = {*numbers}
@@ -211,14 +208,14 @@ class Summary:
                 "shown_us": round(time.span, 3),
                 "tokens": (min(tokens), max(tokens)) if tokens else None,
                 "busy_us": round(time.busy, 3),
-                "gaps": None if UNSAID in self.devices else overlap.gaps(self.timeline, step),
+                "gaps": None if UNSAID in self.devices else detection.gaps(self.timeline, step),
                 "overlapped_us": None if time.overlapped is None else round(time.overlapped, 3),
                 "dependent_us": None if time.dependent is None else round(time.dependent, 3),
                 "exposed_communication_us": round(time.exposed_communication, 3),
                 "plan_us": None if plans[middle] is None else round(plans[middle] or 0.0, 3),
                 "families": _families(kernels, time.span),
                 "kernels": kernels,
-                "gains": gain.ranked(gains),
+                "gains": reference.ranked(gains),
             }
         )
 
@@ -277,7 +274,7 @@ class Summary:
     # --- its kernels --------------------------------------------------------------------------------
 
     def _kernels(
-        self, step: StepSpan, time: overlap.BusyTime, alike: Sequence[StepSpan]
+        self, step: StepSpan, time: detection.BusyTime, alike: Sequence[StepSpan]
     ) -> tuple[list[KernelOfStep], list[GainOfStep]]:
         rows = self.timeline.rows
         facts, ranges = self._facts(step), self._ranges(step)
@@ -295,7 +292,7 @@ class Summary:
         graphs = rows["graph"][step.rows] >= 0
         found = {key: self._shape(key, facts, bool(graphs[at].any())) for key, at in places.items()}
         calls = self._calls(keys, found)
-        slack = overlap.slack(self.timeline, step)
+        slack = detection.slack(self.timeline, step)
         length = (rows["end"] - rows["start"])[step.rows] * US
         kernels: list[KernelOfStep] = []
         gains: list[GainOfStep] = []
@@ -443,12 +440,12 @@ class Summary:
         if row.owner != FLASHINFER or not params:
             return
         results = self.held.results(shape.target.name)
-        yield from gain.of_recording(shape.target, params, calls, results)
+        yield from reference.of_recording(shape.target, params, calls, results)
         if self.advice is not None:
-            yield from gain.of_advice(self.advice, shape.target, params, calls)
+            yield from reference.of_advice(self.advice, shape.target, params, calls)
 
 
-def _gained(slack: overlap.HostSlack, own: np.ndarray, share: float) -> float:
+def _gained(slack: detection.HostSlack, own: np.ndarray, share: float) -> float:
     return slack.gained(own * share)
 
 

@@ -1,19 +1,23 @@
-"""From a trace, and what is known besides, to the answer about its steps."""
+"""From a trace, and what is known besides, to the answer about its steps, and its text report, on one screen."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from textwrap import wrap
 
 from ncuflow import answer
+from ncuflow.format import aligned, micro, pct, short, with_unit
 from ncuflow.io import UsageError
 from ncuflow.parsers.traces import read
-from ncuflow.step import gain, reference, shapes, summary
-from ncuflow.step.record import StepAnswer
+from ncuflow.step import reference, shapes, summary
+from ncuflow.step.detection import WHOLE
+from ncuflow.step.record import GainOfStep, KernelOfStep, StepAnswer, StepGroup
 from ncuflow.step.shapes import NOTHING, KnownFacts
 
 SAID = "said by the caller"
-# What --known takes: names of ncuflow/target/rules.py.
+# What --known takes: names of ncuflow/target/launch.py.
 KNOWN = (
     "tokens", "decodes", "decodes_kv_tokens", "prompts", "prompt_tokens", "prompt_kv_tokens", "hidden", "intermediate",
     "vocab", "qo_heads", "kv_heads", "head_dim", "page_size",
@@ -33,7 +37,7 @@ def step(
     if folder is not None:
         facts = shapes.of_dump(folder)
         given = given.joined(facts.values, shapes.DUMP)
-    advised = gain.read_advice(advice) if advice else None
+    advised = reference.read_advice(advice) if advice else None
     timeline = read(trace)
     found = summary.Summary(timeline, given, reference.Reference(), advised, device)
     with ExitStack() as stack:
@@ -69,3 +73,161 @@ def limited(found: StepAnswer, limit: int | None) -> StepAnswer:
     problems, more = answer.cut(found.problems, limit)
     update = {"groups": kept, "problems": problems, "left_out": left_out + more}
     return found.model_copy(update=update)
+
+
+WIDTH = 132
+FAR = 2  # times the median: a launch so long was held up by something else
+LITTLE = 10  # %: as the least of two, as good as nothing
+MOST_LINES = 48
+MOST_GROUPS, MOST_KERNELS, MOST_GAINS, MOST_PROBLEMS = 4, 12, 3, 4
+
+
+def report(found: StepAnswer) -> str:
+    """At most MOST_LINES lines or so: of many kinds of steps, fewer kernels of each."""
+    groups = found.groups[:MOST_GROUPS]
+    each = max(3, MOST_KERNELS // max(1, len(groups)))
+    lines = [*_head(found)]
+    for group in groups:
+        lines += ["", *_group(group, each, found)]
+    if len(found.groups) > len(groups):
+        lines.append(
+            f"… and {len(found.groups) - len(groups)} other kinds of steps (--json has all)"
+        )
+    lines += ["", *(short(f"! {one}", WIDTH * 2) for one in found.problems[:MOST_PROBLEMS])]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _head(found: StepAnswer) -> Iterator[str]:
+    gpu = found.gpu or "GPU not in it"
+    yield f"{found.file}: {found.tool}, {gpu}, {told_by(found)}"
+    told = f"{pct(found.family_pct, 1)} of their GPU time has a family"
+    if found.shape_pct is not None:
+        told += f", {pct(found.shape_pct, 1)} of FlashInfer's a shape or a reason why not"
+    yield told + f"; held against {found.recording or 'no recording'}"
+
+
+def told_by(found: StepAnswer) -> str:
+    """How many steps there are and what told them; or that nothing did."""
+    steps = sum(group.steps for group in found.groups)
+    return WHOLE if found.found_by == WHOLE else f"{with_unit(steps, 'steps')} by {found.found_by}"
+
+
+def _group(group: StepGroup, most: int, found: StepAnswer) -> Iterator[str]:
+    times = group.step_us
+    title = f"{group.kind}{' (CUDA graph)' if group.replayed else ''}"
+    tokens = ""
+    if group.tokens:
+        low, high = group.tokens
+        tokens = f", {low} tokens" if low == high else f", {low} to {high} tokens"
+    count = f"{group.steps} step{'s' * (group.steps != 1)}"
+    middle = f"({micro(times.q25)} to {micro(times.q75)} the middle half)"
+    said = f"{title}: {count}{tokens}, median {micro(times.median)} {middle}, worst {micro(times.most)} (step {group.worst})"
+    yield short(f"all: {micro(times.median)}" if found.found_by == WHOLE else said, WIDTH)
+    yield from wrap(
+        _idle(group, found.host_slowed), WIDTH, initial_indent="  ", subsequent_indent="  "
+    )
+    header = ("share", "time", "n", "each", "kernel", "family", "of the roof", "alone", "shape")
+    rows = [_row(one) for one in group.kernels[:most]]
+    for line in aligned(header, rows, left=9).splitlines():
+        yield f"  {line}"[:WIDTH].rstrip()
+    if len(group.kernels) > most:
+        rest = sum(one.time_us for one in group.kernels[most:])
+        yield f"  and {len(group.kernels) - most} more, {micro(rest)}"
+    yield from (_gain(one) for one in group.gains[:MOST_GAINS])
+
+
+def _idle(group: StepGroup, slowed: bool) -> str:
+    gaps, parts = group.gaps, []
+    idle = group.shown_us - group.busy_us
+    other = group.shown_us != group.step_us.median
+    of = f"step {group.median_step}, {micro(group.shown_us)}: " if other else ""
+    parts.append(f"{of}GPU busy {micro(group.busy_us)}")
+    for name, why in (
+        ("host_us", "waits for the host"),
+        ("sync_us", "after a synchronisation"),
+        ("launch_us", "under launch"),
+        ("graph_us", "inside graphs"),
+    ):
+        us = getattr(gaps, name) if gaps else 0
+        if us >= 0.005 * max(idle, 1):
+            parts.append(f"{'at most ' * (slowed and name != 'graph_us')}{micro(us)} {why}")
+    if group.overlapped_us:
+        parts.append(f"{micro(group.overlapped_us)} on several streams at once")
+    if group.exposed_communication_us:
+        parts.append(f"{micro(group.exposed_communication_us)} communication that nothing hides")
+    parts.append(
+        f"plan() {micro(group.plan_us)}" if group.plan_us is not None else "plan() not in it"
+    )
+    return ", ".join(parts)
+
+
+def _row(one: KernelOfStep) -> list[str]:
+    return [
+        f"{one.share:.1f} %",
+        micro(one.time_us),
+        f"{one.launches:g}",
+        each_text(one),
+        short(one.name, 26),
+        one.family,
+        roof_text(one),
+        alone_text(one),
+        short(shape_text(one), WIDTH),
+    ]
+
+
+def each_text(one: KernelOfStep) -> str:
+    """The time of the median launch; where one took far longer, which the sum of all has in it, that as well."""
+    longest = f" to {micro(one.longest_us)}" if one.longest_us > FAR * one.each_us else ""
+    return micro(one.each_us) + longest
+
+
+def shape_text(one: KernelOfStep) -> str:
+    """The shape in a few words, how many it may be, or why there is none."""
+    if one.shape is None:
+        return ""
+    known = one.shape.candidates
+    if not known:
+        return (one.shape.refusal or "") if one.shape.target else ""
+    words = " ".join(f"{name}={value}" for name, value in known[0].items())
+    count = len(known) + one.shape.candidates_left_out
+    return f"{count} candidates: {words}, …" if count > 1 else words
+
+
+def roof_text(one: KernelOfStep) -> str:
+    """How near a launch came to the ceiling, and whose that is. Above it the ceiling is none of this launch: another product
+    reaches more, or operands come out of L2."""
+    if one.roof is None:
+        return ""
+    low, high = one.roof.percent
+    if low > 100:
+        value = "> 100 %"
+    elif high > 100 and low < LITTLE:
+        return "from L2"
+    elif round(low) == round(high):
+        value = pct(low)
+    else:
+        value = f"≤ {high:.0f} %" if low < LITTLE else f"{low:.0f}–{min(high, 100):.0f} %"
+    return f"{value} {one.roof.bound}" + (
+        "" if one.roof.ceiling_source == "measured" else " (datasheet)"
+    )
+
+
+def alone_text(one: KernelOfStep) -> str:
+    """What the nearest recorded point reached alone."""
+    if one.nearest is None or one.nearest.percent is None:
+        return ""
+    if one.nearest.slower is not None:
+        return f"{one.nearest.slower:.2f}× its time"
+    return f"{pct(one.nearest.percent)} nearby"
+
+
+def _gain(one: GainOfStep) -> str:
+    return short("  try " + gain_text(one), WIDTH)
+
+
+def gain_text(one: GainOfStep) -> str:
+    """What may be gained, by what."""
+    return (
+        f"{one.change} ({one.title}): {one.low_pct:+z.1f} to {one.high_pct:+z.1f} % of the step, of the {one.share_pct:.1f} % "
+        f"that {one.kernel} takes"
+    )

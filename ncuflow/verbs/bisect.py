@@ -17,10 +17,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ncuflow.experiments import bisect, versions
-from ncuflow.experiments.bisect import COLD, BisectedPoint
+from ncuflow.experiments import versions
 from ncuflow.experiments.bisection import Bisection, report
-from ncuflow.experiments.versions import Source
+from ncuflow.experiments.versions import COLD, BisectedPoint, Source
 from ncuflow.io import UsageError, not_over, write_json
 from ncuflow.race.rounds import EFFECT
 from ncuflow.verbs.options import AS_TEXT, Effect, OutFile, Printed, Seconds, exclusive
@@ -71,12 +70,12 @@ def command(
     not_over(out, points, journal)
     asked = BisectedPoint(point, metric, effect, good, bad, journal)
     if recorded:
-        found = bisect.recorded(recorded, asked)
+        found = versions.recorded(recorded, asked)
     elif metric != COLD:
         raise UsageError(f"--metric {metric!r}: what is timed here is {COLD}")
     else:
         source = _source(wheels, env, releases, good)
-        found = bisect.timed(source, asked, points, patience, cache)
+        found = versions.timed(source, asked, points, patience, cache)
     if out:
         write_json(out, found.model_dump(mode="json"))
     printed.tell(found, lambda: report(found))

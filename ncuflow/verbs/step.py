@@ -15,9 +15,8 @@ from pathlib import Path
 from ncuflow import answer
 from ncuflow.io import emit, not_over
 from ncuflow.pages.html import step as page
-from ncuflow.step import text
 from ncuflow.step.record import StepAnswer
-from ncuflow.step.trace import limited, step
+from ncuflow.step.trace import limited, report, step
 from ncuflow.verbs.options import AS_TEXT, OutFile, Printed, write_page
 
 ANSWER = StepAnswer
@@ -53,6 +52,6 @@ def command(
     if printed.json:
         answer.tell(limited(found, printed.limit))
     else:
-        emit(text.report(found), None)
+        emit(report(found), None)
         if said:
             print(f"\n{said}")

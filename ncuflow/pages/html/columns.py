@@ -22,8 +22,7 @@ from ncuflow.findings.join import main_kernel, total
 from ncuflow.findings.results import read, read_some
 from ncuflow.io import BadInput, JsonObject
 from ncuflow.model import SOFTWARE, Kernel, LineRow, Point, Results
-from ncuflow.pages.context.findings import Findings, Struck
-from ncuflow.pages.context.section import target_section
+from ncuflow.pages.context.section import Findings, Struck, target_section
 from ncuflow.pages.context.series import tensor_kinds
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.registry import METRICS

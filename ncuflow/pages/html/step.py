@@ -9,7 +9,7 @@ import jinja2
 from ncuflow.format import micro, pct, short
 from ncuflow.io import resource
 from ncuflow.pages.html.page import FOLDER
-from ncuflow.step import text
+from ncuflow.step import trace
 from ncuflow.step.record import StepAnswer
 from ncuflow.step.trace import limited
 
@@ -28,13 +28,13 @@ def rendered(found: StepAnswer) -> str:
     env.filters |= {
         "micro": micro,
         "pct": pct,
-        "shape": text.shape_text,
-        "roof": text.roof_text,
-        "each": text.each_text,
-        "alone": text.alone_text,
-        "gain": text.gain_text,
+        "shape": trace.shape_text,
+        "roof": trace.roof_text,
+        "each": trace.each_text,
+        "alone": trace.alone_text,
+        "gain": trace.gain_text,
         "short": partial(short, width=LONGEST),
     }
-    env.globals |= {"told_by": text.told_by}
+    env.globals |= {"told_by": trace.told_by}
     style = (resource(FOLDER) / "style.css").read_text(encoding="utf-8")
     return env.get_template("step.html").render(found=limited(found, MOST_ROWS), style=style) + "\n"

@@ -16,7 +16,7 @@ from ncuflow.findings.limiter import kind
 from ncuflow.findings.steps import LAYERS, Step, planned, steps
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
-from ncuflow.pages.context.findings import Findings
+from ncuflow.pages.context.section import Findings
 from ncuflow.pages.context.series import axis_of, best, varying
 from ncuflow.pages.markdown import guide_kernels, guide_source, guide_waits
 from ncuflow.target.contract import Target, known, template_folders

@@ -10,10 +10,10 @@ from ncuflow.findings.join import is_merge, main_kernel, ratio, total
 from ncuflow.findings.kernelname import COMPILED_FOR, MERGE, Decoder
 from ncuflow.findings.limiter import OccupancyLimit, occupancy_limit
 from ncuflow.format import si
+from ncuflow.gpu.table import device
 from ncuflow.model import Kernel, Point, Results, Row
 from ncuflow.pages import Context
 from ncuflow.pages.context.series import MMA_FLOP, spread, tensor_kinds, tensor_peak
-from ncuflow.static.device import device
 from ncuflow.target.contract import Target
 
 MOST_LAUNCHES = 6

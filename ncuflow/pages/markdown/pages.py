@@ -21,8 +21,7 @@ from ncuflow.findings.steps import planned
 from ncuflow.io import write_text
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
-from ncuflow.pages.context.findings import Findings
-from ncuflow.pages.context.section import target_section, title
+from ncuflow.pages.context.section import Findings, target_section, title
 from ncuflow.pages.markdown import guide, guide_waits
 from ncuflow.pages.markdown.rendering import environment, single_spaced, text
 

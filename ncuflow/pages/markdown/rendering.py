@@ -24,7 +24,7 @@ from ncuflow.findings.limiter import CEILING, DRAW, LATENCY, label, words
 from ncuflow.findings.noise import CONFIDENCE, FASTER
 from ncuflow.format import MISSING, micro, number, pct, percent, si, with_unit
 from ncuflow.model import SOFTWARE, Measurement
-from ncuflow.pages.context.findings import Struck
+from ncuflow.pages.context.section import Struck
 from ncuflow.pages.context.series import MMA_FLOP, MOVED
 from ncuflow.target.contract import template_folders
 

@@ -1,7 +1,11 @@
-"""The page of a GPU that was not there: launches, kernels beside another architecture's, predictions, open claims.
+"""Pages of a GPU: what a machine's is, what it reaches and can measure, without a kernel's results; of one that was not
+there its launches, its kernels beside another architecture's, predictions, open claims; of two that were measured each
+predicted from the other.
 
+ncuflow machine-page --environment environment_info.json [--jit jit_analysis.json] --out FILE.md
 ncuflow static-page --results DIR --facts static.json.xz --measured DIR [--beside static.json.xz]
                     [--modules static.json.xz…] --out FILE.md
+ncuflow predict-page --measured DIR --on DIR --out FILE.md
 """
 
 from __future__ import annotations
@@ -14,20 +18,20 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from ncuflow.claims.audit import UNDECIDABLE
+from ncuflow.claims.audit import OPEN, UNDECIDABLE, biases, interval_side, of_another_gpu, once
 from ncuflow.claims.decision import CONFIRMED, REFUTED
-from ncuflow.claims.predicted import OPEN, biases, interval_side, of_another_gpu, once
 from ncuflow.findings import stored
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.kernelname import DecodedName, Decoder, canonical
 from ncuflow.findings.limiter import occupancy_limit
-from ncuflow.io import read_json, write_text
+from ncuflow.io import UsageError, read_json, write_text
 from ncuflow.model import Kernel, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown.rendering import environment
 from ncuflow.parsers import sass
 from ncuflow.static import cute
 from ncuflow.static.facts import Facts
+from ncuflow.static.predict import predictions
 from ncuflow.target.contract import load, ordered
 
 ClaimRow = Mapping[str, Any]  # a claim as `ncuflow check claims` wrote it
@@ -241,7 +245,7 @@ def _lacking(record: ClaimRow) -> str:
     return str(record["needs"] or record["reason"])
 
 
-def command(
+def static_page(
     *,
     results: Path,
     facts: Path,
@@ -263,4 +267,43 @@ def command(
     built = [Facts(read_json(path)) for path in modules or ()]
     given = context(results, Facts(read_json(facts)), other, measured, built)
     text = environment().get_template("static.md.j2").render(given)
+    write_text(out, text.rstrip() + "\n")
+
+
+def render(machine: Path, jit: Path | None = None) -> str:
+    """The text of the page of what `ncuflow environment` wrote; jit: what `ncuflow jit-results` wrote, if it was measured."""
+    found = stored.written(machine, "environment_info.json")
+    given = {
+        "provenance": found["provenance"],
+        "machine": found,
+        "jit": stored.written(jit, "jit_analysis.json") if jit else None,
+    }
+    return environment().get_template("environment.md.j2").render(given).rstrip() + "\n"
+
+
+def machine_page(*, environment: Path, out: Path, jit: Path | None = None) -> None:
+    """The page of a machine.
+
+    Args:
+        environment: environment_info.json
+        jit: jit_analysis.json, where it was measured
+    """
+    write_text(out, render(environment, jit))
+
+
+def predict_page(*, measured: Path, on: Path, out: Path) -> None:
+    """The page of predictions beside what was measured.
+
+    Args:
+        measured: results of a measured GPU
+        on: results of another measured GPU
+    """
+    here, there = ([*stored.folder(place).values()] for place in (measured, on))
+    try:
+        both = [predictions(here, there), predictions(there, here)]
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if not all(one["crossed"] for one in both):
+        raise UsageError(f"{measured} and {on}: not both measured, or of other points")
+    text = environment().get_template("predictions.md.j2").render(directions=both)
     write_text(out, text.rstrip() + "\n")
