@@ -38,8 +38,8 @@ COPIED = (
 )  # fmt: skip
 # The recording that the pages show unless a setting names another.
 DEFAULT = ROOT / location.default()
-# The folder whose code `copy_project` copies: one of this run of the tests, where it is compiled.
-COMPILED = [ROOT]
+# The folder that all workers of this run of the tests have in common, for what is no fixture.
+SHARED: list[Path] = []
 T = TypeVar("T")
 # Of what holds for any kernel, the two smallest of that recording are enough.
 SMALL = ("--config", "source=recorded", 'targets=["merge_state", "rmsnorm"]')
@@ -92,10 +92,21 @@ def copy_project(folder: Path, names: Sequence[str] = COPIED) -> Pipeline:
         if name == "recordings":
             (folder / name).symlink_to(ROOT / name)
         elif (ROOT / name).is_dir():
-            shutil.copytree(COMPILED[-1] / name, folder / name, symlinks=True)
+            code = filled_once(SHARED[0] / "compiled", compiled)
+            shutil.copytree(code / name, folder / name, symlinks=True)
         elif (ROOT / name).exists():
             shutil.copy(ROOT / name, folder / name)
     return Pipeline(folder)
+
+
+def compiled(folder: Path) -> None:
+    """The folders of the project, their code compiled, so that no job of a copy compiles it anew."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in COPIED:
+        if name != "recordings" and (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignored)
+    for name in ("ncuflow", "parsers", "targets"):
+        compileall.compile_dir(folder / name, quiet=2)
 
 
 def some(found: Iterable[T]) -> list[T]:
@@ -147,26 +158,12 @@ def filled_once(folder: Path, fill: Callable[[Path], object]) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all workers of this run of the tests have in common."""
     own = tmp_path_factory.getbasetemp()
-    return own.parent if hasattr(request.config, "workerinput") else own
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compiled(shared: Path) -> None:
-    """The code that is copied for runs of the pipeline, once for all workers: no job of theirs compiles it."""
-
-    def fill(folder: Path) -> None:
-        ignored = shutil.ignore_patterns("__pycache__")
-        for name in COPIED:
-            if name != "recordings" and (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignored)
-        for name in ("ncuflow", "parsers", "targets"):
-            compileall.compile_dir(folder / name, quiet=2)
-
-    COMPILED.append(filled_once(shared / "compiled", fill))
+    SHARED[:] = [own.parent if hasattr(request.config, "workerinput") else own]
+    return SHARED[0]
 
 
 @pytest.fixture(scope="session")
@@ -174,7 +171,8 @@ def finished(shared: Path) -> Finished:
     """The project after ``snakemake -j1 all`` on recorded evidence, once for all workers."""
 
     def fill(folder: Path) -> None:
-        copy_project(folder).run("all", "--config", "source=recorded")
+        # Whoever needs it waits, so that a core is free.
+        copy_project(folder).run("all", "-j2", "--config", "source=recorded")
 
     return Finished(filled_once(shared / "finished", fill))
 

@@ -27,7 +27,7 @@ from conftest import COPIED, ROOT, Pipeline, copy_project
 
 # What a run on it is asked for: all that is measured, and the tables of it.
 TABLE = "outputs/fake/tables/toy/timing.parquet"
-PIPES = ("reached", "go")
+PIPE = "reached"
 LIMIT_S = 600
 
 TOOLS = ROOT / "tests/fake_tools"  # ncu, nsys, the target `toy`, and what a run does at its points
@@ -90,13 +90,12 @@ class Machine:
 
     def copied(self, folder: Path) -> Machine:
         """A copy in a new folder, with all that was measured."""
-        ignored = shutil.ignore_patterns(*PIPES)
-        shutil.copytree(self.folder, folder, symlinks=True, ignore=ignored)
-        _make_pipes(folder / "plan")
+        shutil.copytree(self.folder, folder, symlinks=True, ignore=shutil.ignore_patterns(PIPE))
+        os.mkfifo(folder / "plan" / PIPE)
         return Machine(folder)
 
     def plan(self, what: str, point: str = "", once: bool = False) -> None:
-        """Let `what` happen at a point: gate (stop there until it is killed or told to go on), break (the
+        """Let `what` happen at a point: gate (stop there until it is killed), break (the
         CUDA context of its process), lose (the GPU dies), wrong (the result is); or, without a point,
         hang-ncu, refuse-ncu (from the first batch on), unfit-ncu, unfit-nsys (no report of anything). `once`: the
         first time only."""
@@ -111,16 +110,13 @@ class Machine:
 
     def wait_at_gate(self, run: subprocess.Popen[str]) -> int:
         """The process of a run that stands at the gate, as soon as one does; that the run ends before is an error."""
-        reached = os.open(self.folder / "plan/reached", os.O_RDONLY | os.O_NONBLOCK)
+        reached = os.open(self.folder / "plan" / PIPE, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(reached) as pipe, os.fdopen(os.pidfd_open(run.pid)) as ended:
             if pipe in select.select([pipe, ended], [], [], LIMIT_S)[0]:
                 os.set_blocking(reached, True)
                 return int(pipe.read())
         logs = "\n".join(path.read_text() for path in self.folder.glob("*.log"))
         raise AssertionError(f"status {run.poll()} before its gate\n{logs}")
-
-    def open_gate(self) -> None:
-        (self.folder / "plan/go").write_text("go")
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "snakemake", "-j1", *arguments]
@@ -178,7 +174,7 @@ def make(folder: Path, points: int = 7, batch_size: int = 4) -> Machine:
             module.write(text)  # in place of the real one
     plan = project.folder / "plan"
     plan.mkdir()
-    _make_pipes(plan)
+    os.mkfifo(plan / PIPE)
     config = yaml.safe_load((ROOT / "config/config.yaml").read_text())
     config |= {"source": "live", "machine": "fake", "targets": ["toy"], "sweep": "default"}
     config |= {"sweeps": {"default": {"toy": [{"n": list(range(1, points + 1))}]}}, "deep": {}}
@@ -204,11 +200,6 @@ def trace_as_well(machine: Machine, early: bool) -> None:
     machine.configure(lambda config: config["nsys"].update(enabled=True))
     toy = machine.folder / "targets/toy.py"
     toy.write_text(toy.read_text().replace("p: [])", f"p: [], early={early})"))
-
-
-def _make_pipes(plan: Path) -> None:
-    for pipe in PIPES:
-        os.mkfifo(plan / pipe)
 
 
 def program(folder: Path, name: str) -> None:

@@ -71,6 +71,7 @@ def test_the_wheel_that_became_slower_is_found_beside_one_that_does_not_compile(
     assert "0.6.10: held against 0.6.1" not in said
 
 
+@pytest.mark.exhaustive
 def test_values_of_a_variable_that_nothing_reads_are_the_same(machine: Path) -> None:
     shutil.copytree(FAKE / "flashinfer", machine / "flashinfer", dirs_exist_ok=True)
     try:

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,12 @@ def alone(project: Path, job: Job, folder: Path, environment: dict[str, str]) ->
     for name in {*job["input"], *ALWAYS, *(REGISTRY if job["rule"] in CAPTURES else ())}:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        copy = shutil.copytree if (project / name).is_dir() else shutil.copyfile
+        copy = shutil.copytree if (project / name).is_dir() else shutil.copy2
         copy(project / name, target)
+        compiled = Path(cache_from_source(str(project / name)))
+        if name.endswith(".py") and compiled.exists():
+            (target.parent / "__pycache__").mkdir(exist_ok=True)
+            shutil.copy2(compiled, target.parent / "__pycache__")
     for name in job["output"]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
     for log in job["log"]:

@@ -147,18 +147,27 @@ def test_a_job_killed_twice_costs_its_batch_alone_and_the_next_run_tries_again(
     assert before.items() <= reports(machine).items()
 
 
-def test_after_snakemake_was_killed_the_same_command_goes_on(gated, undisturbed):
-    machine, snakemake, pid = gated
-    snakemake.kill()
-    snakemake.wait()
+def test_beside_a_run_no_other_starts_and_after_snakemake_was_killed_the_same_command_goes_on(
+    gated, undisturbed
+):
+    machine, first, pid = gated
+    others = [subprocess.Popen(
+        machine.command(TABLE), cwd=machine.folder, env=machine.environment, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True,
+    ) for _ in range(2)]  # fmt: skip
+    for other in others:
+        assert other.stderr is not None
+        errors = [line for line in other.stderr.read().splitlines() if line.startswith("error: ")]
+        assert other.wait() != 0
+        why = f"process {first.pid} is at work in this folder: wait for it, and do not unlock"
+        assert errors == [f"error: {why}"]
+    assert first.poll() is None
+    first.kill()
+    first.wait()
     os.kill(pid, signal.SIGKILL)
     assert list((machine.folder / ".snakemake/locks").iterdir())
-    completes(machine, undisturbed)
-
-
-def test_who_waits_at_the_gate_for_a_run_that_ended_is_told_what_it_said(machine):
-    with pytest.raises(AssertionError, match=r"(?s)status 2 before its gate.*there is no sweep"):
-        machine.wait_at_gate(machine.start(TABLE, "--config", "sweep=wide"))
+    assert "at work" not in finishes(machine).stderr
+    same_as(machine, undisturbed)
 
 
 @pytest.mark.exhaustive
@@ -294,6 +303,7 @@ def test_of_a_point_that_is_wrong_no_table_has_what_came_before_its_timing(machi
         assert points_in(machine, table) == set(POINTS) - {GATED}
 
 
+@pytest.mark.exhaustive
 def test_a_gpu_lost_for_good_costs_what_was_not_visited_before_and_no_number_is_made_up(machine):
     machine.plan("lose", GATED)
     done = machine.run(TABLE)
@@ -336,6 +346,7 @@ def test_a_deep_report_has_no_timing_and_checks_its_points_itself(machine):
 # --- a batch without a good point -------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_a_batch_without_a_good_point_has_nothing_to_profile_and_the_others_stand(tmp_path):
     machine = make(tmp_path, points=2, batch_size=1)
     machine.plan("wrong", "toy/n1")
@@ -382,6 +393,7 @@ def planned_after(machine: Machine, module: str, old: str, new: str) -> set[str]
 # --- ncu hangs --------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_a_hanging_ncu_is_ended_and_the_points_it_did_not_reach_are_named(few):
     machine = few
     machine.configure(lambda config: config["ncu"].update(timeout_s=2))
@@ -566,23 +578,6 @@ def test_a_point_more_captures_its_batch_again_and_no_other(measured):
 
 
 # --- several runs, killed runs ------------------------------------------------------------------
-
-
-def test_of_three_starts_on_a_fresh_checkout_one_works_and_two_say_why_not(gated):
-    machine, first, _ = gated
-    others = [subprocess.Popen(
-        machine.command(TABLE), cwd=machine.folder, env=machine.environment, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True,
-    ) for _ in range(2)]  # fmt: skip
-    for other in others:
-        assert other.stderr is not None
-        errors = [line for line in other.stderr.read().splitlines() if line.startswith("error: ")]
-        assert other.wait() != 0
-        why = f"process {first.pid} is at work in this folder: wait for it, and do not unlock"
-        assert errors == [f"error: {why}"]
-    machine.open_gate()
-    assert first.wait() == 0
-    assert "at work" not in finishes(machine).stderr
 
 
 def test_what_killed_processes_left_of_temporary_folders_goes(tmp_path):

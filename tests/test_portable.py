@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command import ncuflow
 from conftest import ROOT, some_by_default
 
 RECORDED = ROOT / "recordings/h200/0.7.2/default"
@@ -52,17 +53,13 @@ RUN = f"{HIDES}\nfrom ncuflow.cli import main\nmain(sys.argv[1:])\n"
     ids=lambda words: words[0],
 )
 def test_a_verb_that_reads_needs_no_posix(words: tuple[str, ...], tmp_path: Path) -> None:
-    def done(code: str) -> tuple[int, str, str]:
-        command = [sys.executable, "-c", code, *words]
-        env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-        found = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, env=env, check=False
-        )
-        return found.returncode, found.stdout, found.stderr
-
-    status, printed, said = done(RUN)
-    assert (status, said) == done("import sys\n" + RUN.removeprefix(HIDES))[::2], said
-    assert printed or (tmp_path / "page.html").stat().st_size > 100_000
+    command = [sys.executable, "-c", RUN, *words]
+    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    how = {"cwd": tmp_path, "capture_output": True, "text": True, "env": env, "check": False}
+    found, plain = subprocess.run(command, **how), ncuflow(*words, cwd=tmp_path)
+    assert (found.returncode, found.stdout) == (plain.returncode, plain.stdout), found.stderr
+    assert found.stderr == plain.stderr
+    assert found.stdout or (tmp_path / "page.html").stat().st_size > 100_000
 
 
 def test_the_package_and_its_entries_import_without_posix() -> None:

@@ -160,7 +160,7 @@ PASSED_ON = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("words", some_by_default(PASSED_ON, 2))
+@pytest.mark.parametrize("words", some_by_default(PASSED_ON, 3))
 def test_what_is_passed_on_names_files_and_no_folder(marked, words, tmp_path, monkeypatch, capsys):
     """But for the words of `ncuflow trace`, which find the file again where it lies."""
     monkeypatch.chdir(tmp_path)

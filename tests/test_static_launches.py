@@ -33,9 +33,9 @@ def host(recording, gpu=GPU):
 
 @pytest.mark.parametrize("recording", H200)
 def test_every_recorded_launch_is_what_the_rules_say(recording):
-    seen = 0
+    seen, rules = 0, host(recording)
     for point in launched(recording):
-        said = launches(point[0].target, point[0].params, host(recording))
+        said = launches(point[0].target, point[0].params, rules)
         for k, s in zip(point, said, strict=True):
             name = k.kernel.split("<")[0] if "::PrefillWithKV" in k.kernel else k.kernel
             assert (s.kernel, s.grid, s.block, s.shared) == (name, k.grid, k.block, k.shared[1]), (

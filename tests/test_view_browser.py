@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, some
-from test_html_browser import AXE, HOSTILE, WRONG, browser, chromium, playwright, serious, texts
+from test_html_browser import (
+    AXE,
+    HOSTILE,
+    WRONG,
+    accessible_on_a_telephone_and_beside_it,
+    browser,
+    chromium,
+    serious,
+    texts,
+)
 from test_view import CORPUS, DECODE, DEEP, SWEEP
 
 from ncuflow.explain.record import as_text
@@ -272,9 +281,9 @@ def test_the_source_of_two_reports_stands_side_by_side(browser, written, decode)
 
 
 @pytest.mark.parametrize("fragment", [*VIEWS, *PARTS])
-def test_every_view_of_every_file_is_whole(browser, opened, fragment):
-    shown = browser.open(opened, f"#/{fragment}")
-    shown.wait_for_selector("main > *")
+def test_every_view_of_every_file_is_whole_and_accessible(browser, opened, fragment):
+    shown = browser.open(opened, f"#/{fragment}", size=(360, 740))
+    accessible_on_a_telephone_and_beside_it(shown)
     text = shown.inner_text("main")
     assert [word for word in WRONG if word in text] == []
 
@@ -335,13 +344,14 @@ def hostile(view: View) -> View:
     )
 
 
-@pytest.mark.parametrize("fragment", ["kernels", "ranges", "files", *PARTS])
-def test_nothing_of_a_hostile_report_runs(browser, written, view, fragment):
-    shown = browser.open(written(hostile(view)), f"#/{fragment}")
-    shown.wait_for_selector("main > *")
-    assert "<img src=x onerror=" in shown.inner_text("main")
-    assert shown.locator("img").count() == 0
-    assert shown.title() != "hit"
+def test_nothing_of_a_hostile_report_runs(browser, written, view):
+    path = written(hostile(view))
+    for fragment in ("kernels", "ranges", "files", *PARTS):
+        shown = browser.open(path, f"#/{fragment}")
+        shown.wait_for_selector("main > *")
+        assert "<img src=x onerror=" in shown.inner_text("main"), fragment
+        assert shown.locator("img").count() == 0 and shown.title() != "hit", fragment
+        shown.close()
 
 
 def test_ten_thousand_kernels_open(browser, written, view):
@@ -362,20 +372,3 @@ def test_ten_thousand_kernels_open(browser, written, view):
     shown.evaluate("location.hash = '#/kernel?r=0&k=9999'")
     shown.wait_for_selector("main h1")
     assert "Left out for the size of this file" in shown.inner_text("main")
-
-
-@pytest.mark.parametrize("fragment", [*VIEWS, *PARTS])
-def test_axe_finds_nothing_serious(browser, opened, fragment):
-    shown = browser.open(opened, f"#/{fragment}")
-    shown.wait_for_selector("main > *")
-    shown.evaluate(AXE)
-    assert serious(shown, "light", {}) == []
-    assert serious(shown, "dark", {"runOnly": ["color-contrast"]}) == []
-
-
-@pytest.mark.parametrize("fragment", [*VIEWS, *PARTS])
-def test_a_telephone_shows_it_without_scrolling_sideways(browser, opened, fragment):
-    shown = browser.open(opened, f"#/{fragment}", size=(360, 740))
-    shown.wait_for_selector("main > *")
-    assert shown.evaluate("document.documentElement.scrollWidth") <= 360
-    playwright.expect(shown.locator("nav [aria-current]").first).to_be_in_viewport(ratio=0.99)

@@ -33,9 +33,8 @@ from ncuflow.process import CaptureError
 PACKED = {".ncu-rep", ".sqlite", ".jsonl"}
 LARGE_JSON = 64 << 10  # bytes from which JSON is packed too
 # Half a per cent larger than by the extreme preset, in half of its time.
-FILTERS = [
-    {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 64 << 20, "nice_len": 200, "depth": 16}
-]
+FILTER = {"id": lzma.FILTER_LZMA2, "preset": 9, "nice_len": 200, "depth": 16}
+LARGEST_DICTIONARY = 64 << 20
 SKIPPED = {"logs", "tables", "manifest.json"}
 
 
@@ -162,8 +161,14 @@ def store(path: Path, place: Path, known: Any, with_modules: bool) -> None:
 
 def pack(plain: Path, place: Path) -> None:
     """Compress a file into `place`.xz."""
-    with plain.open("rb") as source, lzma.open(f"{place}.xz", "wb", filters=FILTERS) as packed:
+    filters = _filters(plain.stat().st_size)
+    with plain.open("rb") as source, lzma.open(f"{place}.xz", "wb", filters=filters) as packed:
         shutil.copyfileobj(source, packed, 1 << 20)
+
+
+def _filters(size: int) -> list[dict[str, int]]:
+    """How so many bytes are packed: a dictionary larger than a small file takes longer to clear than the file to pack."""
+    return [FILTER | {"dict_size": min(max(size, 4096), LARGEST_DICTIONARY)}]
 
 
 def without_modules(plain: Path, smaller: Path) -> Path:
@@ -182,8 +187,7 @@ def add_listing(made: JsonObject, place: Path, known: Any) -> None:
     secret = find_secret(text, known)
     if secret:
         raise CaptureError(f"{place.name}: names {secret} as a source, which no recording may")
-    with lzma.open(lines.listing_path(place), "wb", filters=FILTERS) as packed:
-        packed.write(text)
+    lines.listing_path(place).write_bytes(lzma.compress(text, filters=_filters(len(text))))
 
 
 def is_report(path: Path) -> bool:
@@ -323,5 +327,6 @@ def _content(path: Path) -> bytes:
 def _write(changed: Mapping[Path, bytes]) -> None:
     for place, content in changed.items():
         with replacing(place) as temporary:
-            packed = place.suffix == ".xz"
-            temporary.write_bytes(lzma.compress(content, filters=FILTERS) if packed else content)
+            if place.suffix == ".xz":
+                content = lzma.compress(content, filters=_filters(len(content)))
+            temporary.write_bytes(content)

@@ -1,6 +1,7 @@
 """What a run on the fake machine does at a point, as the files of the plan folder say."""
 
 import os
+import signal
 from pathlib import Path
 
 FOLDER = Path(os.environ.get("NCUFLOW_TEST_PLAN", "plan"))
@@ -22,8 +23,7 @@ def follow(point):
             "w", encoding="utf-8"
         ) as reached:  # waits until the test reads
             reached.write(str(os.getpid()))
-        with (FOLDER / "go").open(encoding="utf-8") as go:  # waits until the test writes
-            go.read()
+        signal.pause()  # until the test kills it
     lost = planned("lose", point)
     if lost:  # the next process cannot use the GPU either
         (FOLDER / "gone-process").write_text("once")
