@@ -268,6 +268,7 @@ TARGET = Target(
             "batch_decode_jit_binding.cu",
             "batch_decode_customize_config.jinja",
             "batch_decode_kernel_inst.jinja",
+            *attention.FA2_SOURCES,  # on tensor cores
         ),
         tunables=(
             Tunable(
@@ -460,7 +461,7 @@ TARGET = Target(
             what="a CUDA graph",
             shown="the call takes the host {host_launch_us}, its kernels with the KV in DRAM {time_cold_us}: launched "
             "one after another, the GPU waits",
-            where="host_launch_us > time_cold_us and launch == 'eager' and split == pdl == 'auto'",
+            where="graph_pays and launch == 'eager' and split == pdl == 'auto'",
             bound="1 - time_cold_us / step_cold_us",
             symbol=Symbol("CUDAGraphBatchDecodeWithPagedKVCacheWrapper", "decode.py"),
             change="capture the step with `CUDAGraphBatchDecodeWithPagedKVCacheWrapper`, whose grids are padded to what a later "
@@ -486,20 +487,9 @@ TARGET = Target(
             where=f"cores == 'cuda' and blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto' and {_LEAST}",
             # places stay empty in the attention kernel alone
             bound="blocks_pct / 100 * main_pct / 100",
-            symbol=Symbol(_CHUNKS, "attention/scheduler.cuh"),
+            symbol=Symbol(_ESTIMATED, "attention/scheduler.cuh"),
             change="lower the least chunk where chunks × KV heads leave places for blocks empty",
             trial="decode-shorter-chunks",
-        ),
-        Opportunity(
-            what="smaller chunks for short sequences on tensor cores",
-            shown="the grid is {waves} waves: missing blocks take {blocks_pct} of the time",
-            where=f"cores == 'tensor' and blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto' and {_LEAST}",
-            # places stay empty in the attention kernel alone
-            bound="blocks_pct / 100 * main_pct / 100",
-            symbol=attention.SPLIT,
-            change="lower `min_kv_chunk_size`, which `PrefillBinarySearchKVChunkSize` starts from, where chunks × KV "
-            "heads leave places for blocks empty",
-            how="`ncuflow try` such a patch",
         ),
     ),
 )

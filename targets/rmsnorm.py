@@ -11,6 +11,7 @@ from typing import Any
 
 from ncuflow.target import reference
 from ncuflow.target.contract import (
+    CALL_TIMES,
     Choice,
     Opportunity,
     Option,
@@ -485,6 +486,7 @@ TARGET = Target(
             "variant",
             "add_then_rmsnorm",
             "fused_add_rmsnorm",
+            metrics=CALL_TIMES,
         ),
         Choice(
             "gemma",
@@ -507,7 +509,7 @@ TARGET = Target(
             "auto",
             "cuda",
             of_kernels=True,
-            metrics=("time_cold_us", "host_launch_us"),
+            metrics=CALL_TIMES,
         ),
         Choice("norm_dtype", "fp16 or bf16", "dtype", "f16", "bf16", given="model"),
         dependent_launch("norm_pdl"),
@@ -565,7 +567,6 @@ TARGET = Target(
             what="the CUDA norms for few rows, outside a CUDA graph",
             shown="the call takes the host {host_launch_us}, its CuTe DSL kernel {time_hot_us}",
             where="norm == pdl == 'auto' and info_implementation == 'CuTe DSL' and host_launch_us > time_hot_us",
-            bound="1 - time_hot_us / step_us",
             symbol=_READ,
             change="`FLASHINFER_USE_CUDA_NORM=1` before FlashInfer is imported, for all norms of the process, where the GPU "
             "waits for the host; in a CUDA graph nothing does",
@@ -573,10 +574,20 @@ TARGET = Target(
             metric="step_us",
         ),
         Opportunity(
+            what="a CUDA graph",
+            shown="the call takes the host {host_launch_us}, its kernels {time_hot_us}",
+            where="norm == pdl == 'auto' and host_launch_us > time_hot_us",
+            bound="1 - time_hot_us / step_us",
+            symbol=Symbol("rmsnorm", "norm/__init__.py"),
+            change="capture the layer in a CUDA graph",
+            how="`torch.cuda.graph` around the layer: the decode chapter has what a graph brings there",
+            metric="step_us",
+        ),
+        Opportunity(
             what="fewer instructions per element",
             shown="{busiest_unit} is busy {busiest_pct} of the time, DRAM {sol_dram_pct}: instructions are issued for "
             "longer than bytes are moved",
-            where="main_kernel == 'RMSNormKernel' and busiest_unit == 'issue' and busiest_pct >= 50 and norm == pdl == 'auto'",
+            where="main_kernel == 'RMSNormKernel' and busiest_unit == 'issue' and busiest_pct >= 50 and pdl == 'auto'",
             symbol=Symbol("RMSNormKernel", "norm.cuh"),
             change="keep a row in registers between the two passes instead of loading it twice",
             trial="rmsnorm-one-read",

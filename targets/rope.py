@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
+from ncuflow.target.contract import CALL_TIMES, Choice, Opportunity, StepPart, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import (
     TYPES,
@@ -379,7 +379,12 @@ TARGET = Target(
     build=Build(early=True, jit=(Jit("rope", "flashinfer.rope:get_rope_module"),)),
     compared=(
         Choice(
-            "rope_cache", "On the fly or cos/sin cache", "variant", "rope_pos_ids", "cos_sin_cache"
+            "rope_cache",
+            "On the fly or cos/sin cache",
+            "variant",
+            "rope_pos_ids",
+            "cos_sin_cache",
+            metrics=CALL_TIMES,
         ),
         Choice(
             "rope_llama31",
@@ -412,6 +417,7 @@ TARGET = Target(
             True,
             False,
             names=("in place", "new tensors"),
+            metrics=CALL_TIMES,
         ),
         Choice("rope_style", "NeoX halves or pairs", "style", "neox", "interleaved", given="model"),
     ),
@@ -421,7 +427,8 @@ TARGET = Target(
             shown="{main_kernel} works out the angles of a token for each head again: {flops_counted} where the "
             "sequential kernel needs them once; "
             "schedulers issue in {issue_active} of their active cycles, DRAM is busy {sol_dram_pct} of the time",
-            where="main_kernel == 'BatchQKApplyRotaryPosIdsHeadParallelismKernel'",
+            # the split takes over where a 16th of the GPU's places has a block of all heads
+            where="main_kernel == 'BatchQKApplyRotaryPosIdsHeadParallelismKernel' and 16 * waves >= qo_heads + kv_heads",
             symbol=Symbol("BatchQKApplyRotaryPosIds", "pos_enc.cuh"),
             change="call `apply_llama31_rope_pos_ids_inplace` with `rope_scale=1` and the model's `rope_theta`: at "
             "scale 1 its smoothing cancels, and it splits heads "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import textwrap
 from pathlib import Path
 
@@ -212,3 +213,12 @@ def test_the_real_package_has_all_that_is_declared() -> None:
     assert kernel["symbol"] == "PrefillWithKVCacheKernel" and kernel["symbol"] in line
     place = sourceindex.span(package, load("decode").source.functions[0])
     assert place["line_end"] - place["line"] > 10
+
+
+def test_the_sources_of_an_attention_module_are_those_that_flashinfer_names() -> None:
+    modules = (flashinfer_package() / "jit/attention/modules.py").read_text()
+    named = set(re.findall(r'"(batch_(?:prefill|decode)_?\w*\.(?:cu|jinja))"', modules))
+    # of decode for MLA, and of the module that prefills pages alone
+    named = {n for n in named if "_mla" not in n and not n.startswith("batch_prefill_paged.")}
+    named -= {"batch_prefill_paged_jit_binding.cu", "batch_decode_kernel.cu"}  # the last is made
+    assert named == {*load("prefill").source.sources, *load("decode").source.sources}

@@ -24,7 +24,7 @@ from ncuflow.expression import evaluate, holds
 from ncuflow.findings import jit, stored
 from ncuflow.findings.choices import divided, effects, with_a_change
 from ncuflow.findings.join import is_torchs
-from ncuflow.findings.opportunities import UNTRIED, MeasuredOpportunity, found, scopes
+from ncuflow.findings.opportunities import UNTRIED, MeasuredOpportunity, found, graph, scopes
 from ncuflow.findings.tried import elsewhere, every
 from ncuflow.findings.waits import stall_tree
 from ncuflow.format import MISSING, percent
@@ -33,7 +33,7 @@ from ncuflow.io import read_json
 from ncuflow.model import Kernel, Results
 from ncuflow.pages.context.section import _opportunity, brought, opportunity_rows, target_section
 from ncuflow.pages.markdown import figures, guide_kernels, guide_source, guide_waits
-from ncuflow.pages.markdown.pages import conclusion, to_try
+from ncuflow.pages.markdown.pages import conclusion, report_context, to_try
 from ncuflow.pages.markdown.rendering import environment
 from ncuflow.target.contract import known
 from scripts import tried as tried_script
@@ -306,7 +306,7 @@ def test_what_a_default_call_gains_comes_first_and_what_is_forced_under_its_head
             assert ("backend", "fa2") in one.departs
     advice = opportunity_rows(recorded("h200/0.7.2/default", "prefill"), None)
     page = str(macros().opportunities(advice, True, []))
-    before, _, after = page.partition("**Only for callers who set `backend=fa2`:**")
+    before, _, after = page.partition('**Only for callers who set `backend="fa2"`:**')
     assert "fa3 instead of fa2" in after and "fa3 instead of fa2" not in before
     sections = {"p": {"name": "p", "title": "P", "opportunities": advice}}
     assert not any("fa2" in row["at"] for row in to_try(sections))
@@ -656,3 +656,109 @@ def test_a_change_that_was_measured_at_another_point_says_where_and_counts_all_i
     ]
     assert row["changed_at"] == "B1_L1024_H32_K8_D128_P16_f16_cc" != row["at"]
     assert row["saved"] == pytest.approx(0.234 + 0.055, abs=2e-3)
+
+
+def test_a_graph_is_advised_of_at_the_points_at_which_the_page_says_that_it_pays(
+    recorded: Recorded,
+) -> None:
+    names = ("cores", "backend", "split", "pdl")
+    for recording, results in of(recorded, "decode"):
+        told = graph(results)
+        if told.longer is None:
+            continue
+        rows_ = [o for o in found(results) if o.opportunity.what == "a CUDA graph"]
+        pays = {point for point, yes in told.pays.items() if yes}
+        assert {point for row in rows_ for point in row.points} == pays, recording
+        assert target_section(results)["graph"]["pays"] == len(pays)
+        params = {p["point"]: p["params"] for p in results["points"]}
+        pairs = {tuple(params[e.base_point][n] for n in names) for e in _of_launch(results)}
+        for point, yes in told.pays.items():  # what no pair of its cores tells is not told
+            assert (yes is None) == (tuple(params[point][n] for n in names) not in pairs), point
+
+
+def _of_launch(results: Results) -> list[Any]:
+    (choice,) = (c for c in known()["decode"].compared if c.parameter == "launch")
+    return effects(replace(choice, metrics=("time_cold_us",)), results)
+
+
+def test_what_a_caller_sets_is_told_as_a_caller_writes_it(recorded: Recorded) -> None:
+    said = {
+        row["sets"]
+        for target in ("decode", "prefill", "rmsnorm")
+        for row in opportunity_rows(recorded("h200/0.7.2/default", target), None)
+    }
+    assert said == {"", "use_tensor_cores=True", 'backend="fa2"', "FLASHINFER_USE_CUDA_NORM=1"}
+
+
+def test_the_rule_of_a_choice_stands_beside_what_contradicts_it(recorded: Recorded) -> None:
+    decode = guide_waits.shown_choices(recorded("h200/0.7.2/default", "decode"))
+    said = decode["cores_grouped"]["fared"]
+    assert said.endswith("; elsewhere +23.5 % at `B64_L2048_lognormal_H32_K8_D128_P16_f16_cc`")
+    rope = guide_waits.shown_choices(recorded("h200/0.7.2/default", "rope"))
+    assert "elsewhere" not in rope["rope_llama31"]["fared"]  # a patch is no llama31 call
+
+
+def test_a_trial_is_told_of_the_rows_own_point_first(recorded: Recorded) -> None:
+    rows = opportunity_rows(recorded("h200/0.7.2/default", "decode"), None)
+    (row,) = (r for r in rows if r["what"] == "shorter chunks for uneven lengths")
+    assert row["brought"].startswith(row["changed"]) and not row["changed_at"]
+    assert f"at `{row['at']}`" in row["brought"]
+    assert -float(row["changed"].split()[0].replace("−", "-")) <= float(row["most"].split()[0])
+
+
+def test_what_gains_at_some_points_is_not_called_slower(recorded: Recorded) -> None:
+    rows = opportunity_rows(recorded("h200/0.7.2/default", "decode"), None)
+    page = str(macros().opportunities(rows, True, []))
+    (line,) = (one for one in page.splitlines() if "CUDA cores for uneven lengths" in one)
+    assert line.startswith("Faster at some points, slower at others: ")
+
+
+def test_shared_memory_limits_blocks_only_where_an_sm_has_no_more(recorded: Recorded) -> None:
+    """What ncu reports is what the launch was given of it, as much as the blocks need that registers let in."""
+    named = []
+    for _, results in of(recorded):
+        gpu = results["provenance"]["gpu"]
+        points = {p["point"]: p for p in results["points"]}
+        for row in guide_kernels.launches([p for p in points.values() if p["status"] == "ok"], gpu):
+            kernel = max(points[row["point"]]["kernels"], key=lambda k: k["duration_ns"] or 0)
+            blocks = min(
+                kernel["metrics"].get(f"occupancy_limit_{name}") or 99
+                for name in ("registers", "shared_mem", "warps", "blocks")
+            )
+            if "shared memory" in row["limits"] and len(row["limits"]) > 1:
+                named.append(
+                    device(gpu).fits(kernel["block_size"], kernel["registers"], row["smem"])[
+                        "shared memory"
+                    ]
+                    <= blocks
+                )
+    assert all(named)
+
+
+def test_what_writes_as_much_as_it_reads_is_held_against_a_copy(recorded: Recorded) -> None:
+    default = "h200/0.7.2/default"
+    sections = {t: target_section(recorded(default, t)) for r, t in SHIPPED if r == default}
+    copied = {name for name, section in sections.items() if section["copied"]}
+    assert copied == {"rmsnorm", "rope"}
+    for name in copied:
+        read = sections[name]["best"]["m"]["gbs_fraction_measured"]
+        assert read < sections[name]["copied"] <= 1
+
+
+def test_a_choice_that_only_the_host_feels_is_not_counted_as_changing_no_time(
+    recorded: Recorded,
+) -> None:
+    default = "h200/0.7.2/default"
+    results = {t: recorded(default, t) for r, t in SHIPPED if r == default}
+    said = report_context(results, {t: target_section(r) for t, r in results.items()})
+    every_choice = [c for r in results.values() for c in guide_waits.shown_choices(r).values()]
+    host = {
+        c["choice"].key
+        for c in every_choice
+        if c["summary"] and any(b["summary"]["within"] < b["summary"]["pairs"] for b in c["beside"])
+    }
+    assert "rope_inplace" in host
+    still = [
+        c for c in every_choice if c["summary"] and c["summary"]["within"] == c["summary"]["pairs"]
+    ]
+    assert said["alike"] == len([c for c in still if c["choice"].key not in host])

@@ -541,7 +541,7 @@ def test_the_documented_target_is_on_every_page_by_its_one_file(documented: Find
             "| JIT generator | `flashinfer.jit.page.gen_page_module` | `jit/page.py:1` |",
             "| binding | – | `data/csrc/page.cu` |",
             "`data/include/flashinfer/page.cuh:2`, at 2 points |",
-            "made from `data/csrc/page.cu`, `data/csrc/flashinfer_page_binding.cu`.",
+            "made from, in `data/csrc`: `page.cu`, `flashinfer_page_binding.cu`.",
             "| Page size 16 or 1 | 16 | 1 | +50.0 % |",
         ),
     }  # fmt: skip

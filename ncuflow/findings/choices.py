@@ -388,8 +388,9 @@ def _among(name: str, values: set[Any]) -> str:
 def summary(found: Sequence[Effect], own: Sequence[str] = ()) -> Row | None:
     """How a choice fares over its pairs; None without pairs. own: what all the pairs meet, told with a condition of some.
 
-    {pairs, differs, within, untested, in_turns: counts; least, median, most: change over all of them, no median where
-    not all gain, lose or stay the same; confidence: of the intervals; parts: [(where, summary)] of pairs that fare unlike}
+    {pairs, differs, within, untested, in_turns: counts; least, median, most: change over those beyond noise, over all where none
+    is, no median where some gain and others lose; confidence: of the intervals; parts: [(where, summary)] of pairs that
+    fare unlike}
     """
     if not found:
         return None
@@ -403,8 +404,8 @@ def summary(found: Sequence[Effect], own: Sequence[str] = ()) -> Row | None:
 
 def _summary(found: Sequence[Effect]) -> Row:
     verdicts = [p.verdict for p in found]
-    changes = [p.change for p in found]
-    fare = {p.verdict != "within noise" and math.copysign(1, p.change) for p in found}
+    changes = [p.change for p in with_a_change(found) or found]
+    fare = {math.copysign(1, p.change) for p in with_a_change(found)}
     return {
         "pairs": len(found),
         "differs": verdicts.count("differs"),
@@ -413,6 +414,6 @@ def _summary(found: Sequence[Effect]) -> Row:
         "in_turns": sum(p.in_turns for p in found),
         "confidence": CONFIDENCE,
         "least": min(changes),
-        "median": median(changes) if len(fare) == 1 else None,
+        "median": median(changes) if len(fare) < 2 else None,
         "most": max(changes),
     }

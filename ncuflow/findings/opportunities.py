@@ -21,11 +21,11 @@ from ncuflow.expression import evaluate, holds
 from ncuflow.findings import choices, limiter
 from ncuflow.findings.choices import STEPS, Effect, Subgroup, divided, telling, with_a_change
 from ncuflow.findings.columns import COLUMNS
-from ncuflow.findings.noise import FASTER
+from ncuflow.findings.noise import FASTER, floor_at
 from ncuflow.findings.scope import Scope, point_scope, possible_names
 from ncuflow.findings.tried import CHANGES, MUCH, Tried, elsewhere
 from ncuflow.io import BadInput
-from ncuflow.model import Results, Row
+from ncuflow.model import Point, Results, Row
 from ncuflow.parsers.registry import METRICS
 from ncuflow.target.contract import Choice, Opportunity, Target, known
 
@@ -46,12 +46,13 @@ class MeasuredOpportunity:
     where: the points that it is about, of those that show it, an expression over their parameters; "" for all of them.
     points: those points; most, room: of 1, of the metric's time; effect: of the trial, None where it was not tried, and
     then ``reason`` says why; effects: of all trials; alike: where trials changed nothing; layers: after how many launches a
-    longer plan() is paid for, None where in turns it was not longer or nothing is saved; calls: effects of the host's call
-    of those pairs that save time of the GPU, and take longer where the host launches one after another; untried: beside
-    trials, the point without one that could bring much more than the point here, and what it could, of 1; mosts: what it can
-    bring at most at each of the points that a mechanism bounds, of 1; bounded: whether one bounds it here, and not the roofs
-    alone; departs: what callers have to set to have any of the points, by name, where none of them is FlashInfer's default call;
-    elsewhere: what was tried of it in other places, which decides where it was not tried here, and else went the other way.
+    longer plan() is paid for, the fewest and the most of its pairs, None where in turns none was longer and saved; calls:
+    effects of the host's call of those pairs that save time of the GPU, and take longer where the host launches one after
+    another; untried: beside trials, the point without one that could bring much more than the point here, and what it could,
+    of 1; mosts: what it can bring at most at each of the points that a mechanism bounds, of 1; bounded: whether one bounds it
+    here, and not the roofs alone; departs: what callers have to set to have any of the points, by name, where none of them is
+    FlashInfer's default call; elsewhere: what was tried of it in other places, which decides where it was not tried here, and
+    else went the other way.
     """
 
     opportunity: Opportunity
@@ -64,7 +65,7 @@ class MeasuredOpportunity:
     effect: Effect | None
     effects: tuple[Effect, ...]
     reason: str
-    layers: int | None
+    layers: tuple[int, int] | None
     alike: str = ""
     untried: tuple[str, float] | None = None
     calls: tuple[Effect, ...] = ()
@@ -143,7 +144,59 @@ def scopes(results: Results) -> dict[str, Scope]:
     """What is known of each point that ran and gave the right result."""
     possible = possible_names(results)
     points = [point for point in results["points"] if point["status"] == "ok"]
-    return {point["point"]: point_scope(point, results, possible) for point in points}
+    pays = graph(results).pays
+    return {
+        point["point"]: point_scope(point, results, possible).with_values(
+            graph_pays=pays.get(point["point"])
+        )
+        for point in points
+    }
+
+
+@dataclass(frozen=True)
+class GraphLaunch:
+    """What launching from a CUDA graph brings. longer: how much longer kernels took in one, of 1, at the most of its pairs, None
+    where no pair was measured; pays: by point that launches itself, whether the host's call takes longer than its kernels would
+    in a graph, beyond noise: by the point's own pair, else by those that choose all else alike; None where there are none."""
+
+    longer: float | None
+    pays: Mapping[str, bool | None]
+
+
+def graph(results: Results) -> GraphLaunch:
+    """Of a target with a choice of the launch; empty for any other."""
+    target = known().get(results["target"])
+    choice = next((c for c in (target.compared if target else ()) if c.parameter == "launch"), None)
+    if target is None or choice is None:
+        return GraphLaunch(None, {})
+    points = [p for p in results["points"] if p["status"] == "ok"]
+    pairs, calls = (
+        choices.effects(replace(choice, metrics=(metric,)), results)
+        for metric in ("time_cold_us", "step_cold_us")
+    )
+    own = {pair.base_point: pair.change for pair in pairs}
+    told = {c.base_point: c.verdict == "differs" and c.change < 0 for c in calls if c.in_turns}
+
+    def alike(point: Point) -> tuple[Any, ...]:
+        params = target.parameters | point["params"]
+        return tuple(params[name] for name in target.free(params) if name != "launch")
+
+    longer: dict[tuple[Any, ...], float] = {}
+    for point in points:
+        if point["point"] in own:
+            longer[alike(point)] = max(own[point["point"]], longer.get(alike(point), 0.0))
+    pays: dict[str, bool | None] = {}
+    for point in points:
+        row = point["measurement"]
+        host, cold = row["host_launch_us"], row["time_cold_us"]
+        if point["params"].get("launch") != choice.base or not host or not cold:
+            continue
+        growth = own.get(point["point"], longer.get(alike(point)) if pairs else 0.0)
+        floors = results.get("noise") or {}
+        noisy = max(floor_at(name, row, floors) or 0 for name in ("host_launch_us", "time_cold_us"))
+        by_time = None if growth is None else host > cold * (1 + growth) * (1 + noisy)
+        pays[point["point"]] = told.get(point["point"], by_time)
+    return GraphLaunch(max(own.values(), default=None), pays)
 
 
 def worded(one: Opportunity, scope: Scope) -> str:
@@ -228,14 +281,14 @@ def _found(
     return [
         replace(
             _row(part, [point for point in shown if not part.where or holds(part.where, every[point])], bounds, reason),
-            alike=alike, layers=_layers(choice, telling(part.effects), results), calls=_calls(choice, part.effects, results),
-            elsewhere=_turning(part, others),
+            alike=alike, layers=_layers(choice, part.effects, results), calls=_calls(choice, part.effects, results),
+            elsewhere=turning(part, others),
         )
         for part in changed or parts
     ]  # fmt: skip
 
 
-def _turning(part: Subgroup, others: Sequence[Tried]) -> tuple[Tried, ...]:
+def turning(part: Subgroup, others: Sequence[Tried]) -> tuple[Tried, ...]:
     """Of what was tried elsewhere under the same condition that which went the other way than the trials here."""
     found = telling(part.effects)
     if found is None:
@@ -404,20 +457,29 @@ def _as_timed(
     return timed
 
 
-def _layers(choice: Choice | None, effect: Effect | None, results: Results) -> int | None:
-    """How many launches it takes to save what a longer plan() costs, where the pair's own timing tells the two plans apart.
+def _layers(
+    choice: Choice | None, effects: Sequence[Effect], results: Results
+) -> tuple[int, int] | None:
+    """How many launches it takes to save what a longer plan() costs, where a pair's own timing tells the two plans apart.
 
     Timed apart, plan() moves more between two runs of one point than choices move it.
     """
-    if choice is None or effect is None or effect.metric in STEPS or effect.change >= 0:
+    gains = {
+        (effect.base_point, effect.other_point): effect.base - effect.other
+        for effect in effects
+        if effect.metric not in STEPS and effect.change < 0
+    }
+    if choice is None or not gains:
         return None
     plans = choices.effects(replace(choice, metrics=("plan_us",)), results)
-    mine = (effect.base_point, effect.other_point)
-    for plan in plans:
-        with_a_change = plan.in_turns and plan.verdict == "differs" and plan.change > 0
-        if with_a_change and (plan.base_point, plan.other_point) == mine:
-            return math.ceil((plan.other - plan.base) / (effect.base - effect.other))
-    return None
+    after = [
+        math.ceil((plan.other - plan.base) / gains[pair])
+        for plan in plans
+        if (pair := (plan.base_point, plan.other_point)) in gains
+        and (plan.in_turns, plan.verdict) == (True, "differs")
+        and plan.change > 0
+    ]
+    return (min(after), max(after)) if after else None
 
 
 def _calls(

@@ -48,7 +48,8 @@ MACHINE = {
 # Of the kernel whose work others merge, which need not be the longest.
 SPLIT = ("issue_active", "waves", "tensor_pipe_elapsed_pct")
 DERIVED = {
-    "step_us", "step_cold_us", "merge_us", *(f"merge_{unit}_pct" for unit in UNITS), *(f"split_{name}" for name in SPLIT),
+    "step_us", "step_cold_us", "graph_pays",
+    "merge_us", *(f"merge_{unit}_pct" for unit in UNITS), *(f"split_{name}" for name in SPLIT),
 }  # fmt: skip
 FIXED = {
     *DERIVED,

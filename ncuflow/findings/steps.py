@@ -14,6 +14,7 @@ from statistics import median
 from ncuflow.findings.join import is_merge
 from ncuflow.findings.noise import FASTER
 from ncuflow.model import Point, Results
+from ncuflow.record import quartiles
 from ncuflow.target.contract import StepPart, known
 
 # --- plans -----------------------------------------------------------------------------------
@@ -25,19 +26,19 @@ from ncuflow.target.contract import StepPart, known
 class PlanTime:
     """plan() of the points at which one kernel does the work: its host time at the median, beside the cold time of the call.
 
-    least, median, most: of that quotient; layers: after how many the kernels have taken as long, at the least and at the most.
+    low, median, high: quartiles of that quotient; layers: after how many the kernels have taken as long, by the outer ones.
     """
 
     kernel: str
     points: int
     plan_us: float
-    least: float
+    low: float
     median: float
-    most: float
+    high: float
 
     @property
     def layers(self) -> tuple[int, int]:
-        return math.ceil(self.least), math.ceil(self.most)
+        return math.ceil(self.low), math.ceil(self.high)
 
 
 def planned(points: Sequence[Point]) -> list[PlanTime]:
@@ -53,8 +54,7 @@ def planned(points: Sequence[Point]) -> list[PlanTime]:
 
 
 def _row(name: str, plans: Sequence[float], quotients: Sequence[float]) -> PlanTime:
-    least, most = min(quotients), max(quotients)
-    return PlanTime(name, len(plans), median(plans), least, median(quotients), most)
+    return PlanTime(name, len(plans), median(plans), *quartiles(quotients))
 
 
 LAYERS = 32  # of the step that pages add up

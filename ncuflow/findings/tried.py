@@ -73,6 +73,10 @@ class Tried:
         assert found is not None
         return found
 
+    def at(self, label: str) -> TriedPair:
+        """The pair at a point, by its label; that which changed the most where there is none."""
+        return next((pair for pair in self.tried if pair.at == label), self.told)
+
     @property
     def faster(self) -> bool:
         """Whether it saved time, beyond noise and by as much as matters."""
@@ -99,9 +103,10 @@ class Tried:
         )  # fmt: skip
         return replace(self, where="", pairs=found) if found else None
 
-    def words(self, where: str = "", short: bool = False) -> str:
-        """What it brought, and where it lies; where: the condition that is told beside it; short: without the interval."""
-        told, tried = self.told, self.tried
+    def words(self, where: str = "", short: bool = False, label: str = "") -> str:
+        """What it brought, and where it lies; where: the condition that is told beside it; short: without the interval; label: of
+        the point that it is told of, whose own pair comes first."""
+        told, tried = self.at(label), self.tried
         text = change(told.change)
         if told.low is not None and told.high is not None and not short:
             text += f" ({change(told.low)} to {change(told.high)})"

@@ -34,6 +34,9 @@ class Work(NamedTuple):
     convention: str
 
 
+CALL_TIMES = ("time_cold_us", "host_launch_us")  # of its kernels, and of the host
+
+
 @dataclass(frozen=True)
 class Choice:
     """A parameter, and two of its values that are compared.

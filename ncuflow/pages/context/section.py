@@ -4,7 +4,6 @@ that it is made of, read from the files of a run when a page first asks for them
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -12,12 +11,19 @@ from typing import Any
 
 from ncuflow import format as fmt
 from ncuflow.findings import ceilings, limiter, sanity, stored
-from ncuflow.findings.choices import STEPS, Effect, effects, summary
+from ncuflow.findings.choices import STEPS, Effect, summary
 from ncuflow.findings.join import main_kernel, total
-from ncuflow.findings.noise import floor_at
-from ncuflow.findings.opportunities import MeasuredOpportunity, found, scopes, undecided, worded
+from ncuflow.findings.opportunities import (
+    MeasuredOpportunity,
+    found,
+    graph,
+    scopes,
+    undecided,
+    worded,
+)
 from ncuflow.findings.sanity import ImpossibleNumber
 from ncuflow.findings.scope import Scope
+from ncuflow.findings.tried import Tried
 from ncuflow.format import change
 from ncuflow.io import BadInput
 from ncuflow.model import Measurement, Point, Results
@@ -125,6 +131,7 @@ class Findings:
 
 
 MOST_ELSEWHERE = 2  # trials in other places that a row tells
+COPIES = 0.4  # of its bytes that a kernel writes, from which on a copy is its roof, and not a read
 CALL = "variant"  # the parameter whose values are calls of their own
 MOST_ROWS = 3  # of a table on a page; the CSV beside it has them all
 
@@ -168,6 +175,7 @@ def target_section(results: Results, index: Any = None) -> Context:
         "shown": shown,
         "best": top and _point_context(top) | {"apart": apart(top, target, base, varying(good))},
         "passed": top and ceilings.passed(results["ceilings"], top["measurement"], axis.rate),
+        "copied": _copied(target, top, results) if target and top and axis.rate == "gbs" else None,
         "floor": median(floors) if floors else None,
         "launches": sum(
             m["time_cold_us"] < 2 * m["time_floor_us"]
@@ -177,7 +185,7 @@ def target_section(results: Results, index: Any = None) -> Context:
         "waiting": sorted(
             (_point_context(p) for p in good if _host_bound(p["measurement"])), key=_time
         ),
-        "graph": _graph(target, results, good),
+        "graph": _graph(results, [p["point"] for p in good if _host_bound(p["measurement"])]),
         "moved_more": [
             _point_context(p) | {"why": _why_moved(p)}
             for p in sorted((p for p in good if _moved(p) > MOVED), key=_moved)
@@ -214,28 +222,36 @@ def apart(
     return [(n, value) for n, value in of.items() if n == CALL or value != base.get(n, value)]
 
 
+def _copied(target: Target, point: Point, results: Results) -> float | None:
+    """The rate of a point that writes about as much as it reads over that of the fastest copy, which turns DRAM between the two
+    as often; None of others, and above 1, where not all of its bytes passed DRAM."""
+    row = point["measurement"]
+    copy = results["ceilings"].get("measured", {}).get("series", {}).get("copy") or {}
+    rates = (copy.get("value"), (copy.get("sustained") or {}).get("value"))
+    roof = max((rate for rate in rates if rate), default=None)
+    params = target.parameters | point["params"]
+    needed = row["bytes_analytic"]
+    if not (target.written and roof and needed and row["gbs"]):
+        return None
+    share = float(row["gbs"] / roof)
+    return share if target.written(params) >= COPIES * needed and share <= 1 else None
+
+
 def _host_bound(row: Measurement) -> bool:
     """Whether the host's call takes longer than its kernels, the inputs in DRAM."""
     host, gpu = row["host_launch_us"], row["time_cold_us"]
     return host is not None and gpu is not None and host > gpu
 
 
-def _graph(target: Target | None, results: Results, good: Sequence[Point]) -> Context | None:
-    """How much longer kernels took in a CUDA graph, of 1, at the most of its pairs, and at how many points the host's call takes
-    longer than that beyond noise; None where no pair was measured."""
-    choice = next((c for c in (target.compared if target else ()) if c.parameter == "launch"), None)
-    if choice is None:
+def _graph(results: Results, waiting: Collection[str]) -> Context | None:
+    """How much longer kernels took in a CUDA graph, of 1, at the most of its pairs, at how many points one pays, and for how many
+    of those at which the call takes longer nothing tells; None where no pair was measured."""
+    found = graph(results)
+    if found.longer is None:
         return None
-    pairs = effects(replace(choice, metrics=("time_cold_us",)), results)
-    longer = max((pair.change for pair in pairs), default=None)
-    if longer is None:
-        return None
-    floors, pays = results.get("noise") or {}, 0
-    for row in (point["measurement"] for point in good):
-        host, cold = row["host_launch_us"] or 0, row["time_cold_us"]
-        noisy = max(floor_at(name, row, floors) or 0 for name in ("host_launch_us", "time_cold_us"))
-        pays += cold is not None and host > cold * (1 + max(longer, 0)) * (1 + noisy)
-    return {"longer": max(longer, 0), "pays": pays}
+    pays = [point for point, yes in found.pays.items() if yes]
+    unknown = [point for point in waiting if found.pays.get(point, False) is None]
+    return {"longer": max(found.longer, 0), "pays": len(pays), "unknown": len(unknown)}
 
 
 def _own_l2(point: Point) -> float | None:
@@ -290,42 +306,69 @@ def opportunity_rows(
 
 
 def _opportunity(one: MeasuredOpportunity, target: str, index: Any) -> Context:
-    declared = one.opportunity
+    declared, label = one.opportunity, one.point.split("/", 1)[1]
     return {
         "group": one.group,
         "what": declared.what,
         "where": one.where,
         "points": one.points,
-        "at": one.point.split("/", 1)[1],
+        "at": label,
         "shown": worded(declared, one.facts) + " (times of the pair)" * _on_its_host(one.effect),
         "more": len(one.points) - 1,
         "source": file_and_line(declared.symbol, target, index),
         "change": declared.change,
         "same_work": declared.metric not in STEPS and not declared.other_work,
         "most": fmt.percent(one.most) + " of the call" * (declared.metric in STEPS) if one.bounded else fmt.MISSING,
-        "sets": ", ".join(f"{name}={value}" for name, value in one.departs),
+        "sets": ", ".join(_asked(one, target)),
         "brought": brought(one),
         "reason": one.reason,
         "saved": one.saved,
         "bound": one.most if one.bounded else 0.0,
-        "changed": change(told.change) if (told := one.effect or next((t.told for t in one.elsewhere), None)) else None,
-        "changed_at": "" if one.effect or not one.elsewhere else _placed(one.elsewhere[0].told.at, one.point),
+        "changed": change(told.change) if (told := one.effect or next((t.at(label) for t in one.elsewhere), None)) else None,
+        "changed_at": "" if one.effect or not one.elsewhere else _placed(one.elsewhere[0].at(label).at, label),
         "pairs": len(one.effects),
-        "turned": ", ".join(f"{change(t.told.change)} at `{t.told.at}`" for t in one.elsewhere[:1]) if one.effect else "",
+        "turned": turned(one.elsewhere) if one.effect else "",
         "spread": ranged(over) if (over := summary(one.effects)) else "",
     }  # fmt: skip
 
 
-def _placed(measured: str, point: str) -> str:
+def _placed(measured: str, label: str) -> str:
     """Where a change was measured, if that is not the point beside it."""
-    return "" if measured == point.split("/", 1)[1] else measured
+    return "" if measured == label else measured
+
+
+def turned(elsewhere: Sequence[Tried]) -> str:
+    """What went the other way in other places: the first, in short."""
+    return ", ".join(f"{change(t.told.change)} at `{t.told.at}`" for t in elsewhere[:1])
+
+
+def _asked(one: MeasuredOpportunity, target: str) -> list[str]:
+    """What callers set to have the points of an opportunity, as they write it."""
+    declared = known().get(target)
+    if declared is None:
+        return [f"{name}={value}" for name, value in one.departs]
+    usual = {name: one.facts.get(name) for name in declared.parameters}
+    usual |= declared.free(usual)
+    words: list[str] = []
+    for name, value in one.departs:
+        asked = declared.asked({**usual, name: value})
+        told = [
+            f"{key}={to}" if call == "environment" or not isinstance(to, str) else f'{key}="{to}"'
+            for call, settings in asked.items()
+            for key, to in settings.items()
+            if declared.asked(usual).get(call, {}).get(key) != to
+        ]
+        words += told or [f"{name}={value}"]
+    return words
 
 
 def brought(one: MeasuredOpportunity) -> str:
     """What the trial changed, with its interval and the range over all; or why there is none, and how to try."""
     effect = one.effect
     if effect is None:
-        return "; ".join(t.words(one.where) for t in one.elsewhere) or f"not tried: {one.reason}"
+        label = one.point.split("/", 1)[1]
+        tried = "; ".join(t.words(one.where, label=label) for t in one.elsewhere)
+        return tried or f"not tried: {one.reason}"
     text = f"{change(effect.change)}"
     if effect.low is not None and effect.high is not None:
         text += f" ({change(effect.low)} to {change(effect.high)})"
@@ -336,7 +379,15 @@ def brought(one: MeasuredOpportunity) -> str:
     if one.alike:
         text += f"; no difference where `{one.alike}`"
     if one.layers:
-        text += f"; its plan() takes longer, which {one.layers} {'launch pays' if one.layers == 1 else 'launches pay'} for"
+        few, many = one.layers
+        launches = (
+            "1 launch pays"
+            if many == 1
+            else f"{few} to {many} launches pay"
+            if few < many
+            else f"{many} launches pay"
+        )
+        text += f"; its plan() takes longer, which {launches} for"
     if one.calls:
         text += _calls(one.calls)
     if one.elsewhere:
@@ -369,7 +420,8 @@ def _over_all(effects: Sequence[Effect]) -> str:
 def fared(found: Context) -> str:
     """How a choice fared, by its summary: each part for itself where parameters tell how pairs fare."""
     if not found["parts"]:
-        return ranged(found)
+        within = int(found["within"])
+        return ranged(found) + f", {within} within noise" * (0 < within < int(found["pairs"]))
     return "; ".join(
         f"{ranged(part)}{', within noise' * (part['within'] == part['pairs'])} where `{where}`"
         for where, part in found["parts"]

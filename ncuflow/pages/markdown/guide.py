@@ -120,7 +120,7 @@ def chapter(results: Results, index: Any) -> Context:
             results["deep"], index, results["provenance"].get("flashinfer")
         ),
         "parameters": guide_kernels.parameter_tables(points, names, own),
-        "launched": guide_kernels.launches(points),
+        "launched": guide_kernels.launches(points, results["provenance"].get("gpu") or ""),
         "choices": choices,
         "ran": sorted({kernel["name"] for p in points for kernel in p["kernels"]}),
         "plans": planned(points),

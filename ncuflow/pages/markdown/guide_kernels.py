@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ncuflow.findings import limiter
@@ -86,10 +86,11 @@ def _paired(rows: list[ParameterRow]) -> list[ParameterRow]:
     ]
 
 
-def launches(points: list[Point]) -> list[Context]:
+def launches(points: list[Point], gpu: str) -> list[Context]:
     """Launch shapes of the main kernels, one per distinct (kernel, block, registers, shared memory).
 
-    Each: {point, kernel, grid, block, registers, smem, theoretical, achieved, limits}.
+    Each: {point, kernel, grid, block, registers, smem, theoretical, achieved, limits}. A launch is given as much shared memory as
+    the blocks need that its other resources let onto an SM: it limits them where the whole of it holds no more.
     """
     found: dict[tuple[Any, ...], Context] = {}
     for point in points:
@@ -109,7 +110,7 @@ def launches(points: list[Point]) -> list[Context]:
             "smem": smem,
             "theoretical": metrics.get("theoretical_occupancy_pct"),
             "achieved": metrics.get("achieved_occupancy_pct"),
-            "limits": limit.resources if limit else (),
+            "limits": _limits(kernel, limit, gpu) if limit else (),
         }
         found.setdefault(key, row)
     return list(found.values())[:MOST_LAUNCHES]
@@ -158,13 +159,32 @@ def _waiting(point: Point, main: Kernel, gpu: str) -> Context:
     }
 
 
+def _launch(kernel: Kernel) -> tuple[int, int, int]:
+    """Threads of a block, registers of a thread, bytes of shared memory."""
+    shared = (kernel["smem_static_bytes"] or 0) + (kernel["smem_dynamic_bytes"] or 0)
+    return kernel["block_size"] or 0, kernel["registers"] or 0, shared
+
+
+def _fits(gpu: str) -> Callable[[int, int, int], Mapping[str, int]] | None:
+    """How many blocks of a launch an SM holds by each resource; None of a GPU whose rules are not known."""
+    try:
+        return device(gpu).fits
+    except ValueError:
+        return None
+
+
+def _limits(kernel: Kernel, limit: OccupancyLimit, gpu: str) -> tuple[str, ...]:
+    """What lets no more blocks onto an SM."""
+    holds = _fits(gpu)
+    now = holds(*_launch(kernel)) if holds else {}
+    own = tuple(name for name in limit.resources if now.get(name, 0) <= limit.blocks)
+    return own or limit.resources
+
+
 def _further(main: Kernel, limit: OccupancyLimit, gpu: str) -> str | None:
     """What of its launch one block more on an SM needs otherwise; None where the GPU's rules do not say what it holds now."""
-    threads, registers = main["block_size"] or 0, main["registers"] or 0
-    shared = (main["smem_static_bytes"] or 0) + (main["smem_dynamic_bytes"] or 0)
-    try:
-        holds = device(gpu).fits
-    except ValueError:
+    (threads, registers, shared), holds = _launch(main), _fits(gpu)
+    if holds is None:
         return None
     more, now = limit.blocks + 1, holds(threads, registers, shared)
     if min(now.values()) != limit.blocks:

@@ -7,15 +7,17 @@ from typing import Any
 
 from ncuflow.expression import names
 from ncuflow.findings import limiter, waits
-from ncuflow.findings.choices import Effect, effects, same_launches, summary, within
+from ncuflow.findings.choices import Effect, divided, effects, same_launches, summary, within
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import is_torchs, main_kernel
 from ncuflow.findings.kernelname import decode
+from ncuflow.findings.opportunities import turning
+from ncuflow.findings.tried import CHANGES, elsewhere
 from ncuflow.findings.waits import told_apart
 from ncuflow.io import read_yaml, resource
 from ncuflow.model import Kernel, Point, Results
 from ncuflow.pages import Context
-from ncuflow.pages.context.section import fared, file_and_line
+from ncuflow.pages.context.section import fared, file_and_line, turned
 from ncuflow.target.contract import Choice, Option, known
 from ncuflow.target.launch import Params
 
@@ -185,7 +187,11 @@ def _choice(choice: Choice, results: Results) -> Context:
         "target": results["target"],
         "summary": counted,
         "fared": counted
-        and ("the same launch" if _same(choice, first, results) else fared(counted)),
+        and (
+            "the same launch"
+            if _same(choice, first, results)
+            else fared(counted) + _turned(choice, first, results)
+        ),
         "metric": METRICS.get(choice.metrics[0], BY_NAME[choice.metrics[0]].formula),
         "beside": [
             {"metric": METRICS.get(metric, metric), "fared": fared(of), "summary": of}
@@ -194,6 +200,20 @@ def _choice(choice: Choice, results: Results) -> Context:
         ],
         "pairs": _pairs(first, results["points"]),
     }
+
+
+def _turned(choice: Choice, found: list[Effect], results: Results) -> str:
+    """What went the other way under the same conditions in other places."""
+    target = known()[results["target"]]
+    named = {
+        one.what
+        for one in target.opportunities
+        if one.choice == choice.key and not one.inverted and one.metric == choice.metrics[0]
+    }
+    every = [one for one in elsewhere(results) if one.what in named]
+    others = [one for one in every if not one.source.startswith(CHANGES)]
+    other_way = [tried for part in divided(found) for tried in turning(part, others)]
+    return f"; elsewhere {turned(other_way)}" if other_way else ""
 
 
 def _same(choice: Choice, found: list[Effect], results: Results) -> bool:

@@ -91,7 +91,7 @@ def _sections(findings: Findings) -> dict[str, Context]:
 
 # Rows of all kernels; each kernel's page has all of its own.
 MOST_TO_TRY = 12
-MOST_CHOICES = 20
+MOST_CHOICES = 17
 
 
 def report_context(results: Mapping[str, Results], sections: Mapping[str, Context]) -> Context:
@@ -103,7 +103,7 @@ def report_context(results: Mapping[str, Results], sections: Mapping[str, Contex
         for choice in guide_waits.shown_choices(found).values()
         if choice["summary"]
     ]
-    changing = [c for c in shown if c["summary"]["within"] < c["summary"]["pairs"]]
+    changing = [c for c in shown if any(map(_changes, (c, *c["beside"])))]
     strongest = sorted(map(_strength, changing), reverse=True)[:MOST_CHOICES]
     rows = to_try(sections)
     return {
@@ -170,12 +170,18 @@ def conclusion(
     }
 
 
+def _changes(compared: Context) -> bool:
+    return bool(compared["summary"]["within"] < compared["summary"]["pairs"])
+
+
 def _strength(choice: Context) -> float:
     return float(max(abs(choice["summary"]["least"]), abs(choice["summary"]["most"])))
 
 
 def _share(section: Context) -> float | None:
     """Of the highest rate measured here, of FLOP or of bytes: that of which the best point has the larger part."""
+    if section["copied"]:
+        return float(section["copied"])
     row = section["best"]["m"]
     shares = [row[f"{rate}_fraction_measured"] for rate in ("tflops", "gbs")]
     return max((share for share in shares if share is not None), default=None)
@@ -184,7 +190,7 @@ def _share(section: Context) -> float | None:
 def _plans(points: list[Point]) -> Context | None:
     """Of the points with a plan(): how many, and at how many it takes the host longer than the kernels the GPU."""
     timed = [p for p in points if planned([p])]
-    longer = [p for p in timed if planned([p])[0].most > 1]
+    longer = [p for p in timed if planned([p])[0].median > 1]
     return {"points": len(timed), "longer": len(longer)} if timed else None
 
 
