@@ -268,7 +268,12 @@ TARGET = Target(
             "batch_decode_jit_binding.cu",
             "batch_decode_customize_config.jinja",
             "batch_decode_kernel_inst.jinja",
-            *attention.FA2_SOURCES,  # on tensor cores
+            # on tensor cores
+            "batch_prefill.cu",
+            "batch_prefill_jit_binding.cu",
+            "batch_prefill_customize_config.jinja",
+            "batch_prefill_paged_kernel_inst.jinja",
+            "batch_prefill_ragged_kernel_inst.jinja",
         ),
         tunables=(
             Tunable(

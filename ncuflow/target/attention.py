@@ -57,24 +57,6 @@ MERGE = Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.c
 # Takes a backend for "auto".
 CHOSEN = Symbol("determine_attention_backend", "utils.py")
 SPLIT = Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh")
-# What a prefill module is generated from, as decode's is on tensor cores: fa2's, then fa3's.
-FA2_SOURCES = (
-    "batch_prefill.cu",
-    "batch_prefill_jit_binding.cu",
-    "batch_prefill_customize_config.jinja",
-    "batch_prefill_paged_kernel_inst.jinja",
-    "batch_prefill_ragged_kernel_inst.jinja",
-)
-FA3_SOURCES = (
-    "batch_prefill_sm90.cu",
-    "batch_prefill_sm90_jit_binding.cu",
-    "batch_prefill_sm90_customize_config.jinja",
-    "batch_prefill_paged_sm90_kernel_inst.jinja",
-    "batch_prefill_ragged_sm90_kernel_inst.jinja",
-    "batch_prefill_fp8_sm90.cu",
-    "batch_prefill_fp8_paged_sm90_kernel_inst.jinja",
-    "batch_prefill_fp8_ragged_sm90_kernel_inst.jinja",
-)
 
 
 def sizes(p: Params) -> tuple[int, int, int, int]:
