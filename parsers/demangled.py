@@ -24,9 +24,8 @@ def cute_name(name: str) -> str:
 
 _CLOSES = {">": "<", ")": "(", "]": "[", "}": "{"}
 _OPENS = frozenset(_CLOSES.values())
-_UNNAMED = (
-    "<([{"  # what a name without one begins with: <unnamed>, (anonymous namespace), [lambda(int)]
-)
+# what a name without one begins with: <unnamed>, (anonymous namespace), [lambda(int)]
+_UNNAMED = "<([{"
 
 
 def _outside(text: str) -> Iterator[tuple[int, str]]:

@@ -149,9 +149,8 @@ def count_kernels(table: CsvTable, text: str) -> None:
 def _cells(line: str) -> tuple[list[str], bool]:
     """(cells of a line, whether the last of them ends in it); no cells where Python's reader refuses it."""
     try:
-        cells = next(
-            csv.reader([f"{line}\n", END])
-        )  # a cell that is still open takes in the next line
+        # a cell that is still open takes in the next line
+        cells = next(csv.reader([f"{line}\n", END]))
     except csv.Error:  # a cell of more than 131 072 characters
         return [], False
     return cells, not cells[-1].endswith(END)

@@ -56,9 +56,8 @@ def actions(context: Any, first: int = 0, last: int | None = None) -> Iterator[t
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-AT_ONCE = min(
-    4, os.cpu_count() or 1
-)  # more would help one job on a large machine, and hurt many jobs on it
+# more would help one job on a large machine, and hurt many jobs on it
+AT_ONCE = min(4, os.cpu_count() or 1)
 
 
 class ChildDied(Exception):  # noqa: N818

@@ -37,9 +37,8 @@ OPTIONAL = ("SMs",)  # equal on one GPU; old reports do not say
 CLOCK, BANDWIDTH = "SM clock", "DRAM bandwidth"
 # What a GPU or its state gives: told before what the warps of a kernel make of it.
 RATES = (BANDWIDTH, CLOCK, "SMs")
-CLOCKS_DIFFER = (
-    0.02  # as a logarithm, between ncu's clocks of two sides and those of their timing runs
-)
+# as a logarithm, between ncu's clocks of two sides and those of their timing runs
+CLOCKS_DIFFER = 0.02
 
 
 UNITS = {"instructions": "", "active warps": "warps per scheduler", "SMs": ""}

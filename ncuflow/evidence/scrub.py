@@ -26,11 +26,8 @@ from ncuflow.process import CaptureError
 SMALL = 64 << 10  # session messages are a few hundred bytes; kernels and modules are far larger
 MASK = ord("x")
 # field numbers, outermost first
-START, SYSTEM, COMMAND = (
-    (3, 3),
-    (3, 4),
-    (3, 11),
-)  # messages that hold the system (start, session), the ncu command
+# messages that hold the system (start, session), the ncu command
+START, SYSTEM, COMMAND = ((3, 3), (3, 4), (3, 11))
 HOST, ADDRESS = (5,), (7, 1)
 PROGRAM = (6, 3)  # of the process that every message names
 HOME = re.compile(rb"/home/[\w.-]+")

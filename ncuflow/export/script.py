@@ -241,9 +241,8 @@ class _Inlined:
         self.source = inspect.getsource(self.loaded)
         self.lines = self.source.splitlines()
         self.defined: dict[str, ast.stmt] = {}
-        self.own: dict[
-            str, Key
-        ] = {}  # local name -> (module, name in it), "" for the module itself
+        # local name -> (module, name in it), "" for the module itself
+        self.own: dict[str, Key] = {}
         self.foreign: dict[str, tuple[str, str]] = {}  # local name -> (module, name in it)
         for node in ast.parse(self.source).body:
             if isinstance(node, (ast.Import, ast.ImportFrom)):

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 FILE = "NCUFLOW_GPU_USE"  # the file, to which all programs of a run append
-JOB = (
-    "NCUFLOW_GPU_JOB"  # what a program that holds the GPU for another is doing: "ncu decode sweep"
-)
+# what a program that holds the GPU for another is doing: "ncu decode sweep"
+JOB = "NCUFLOW_GPU_JOB"
 LOADS, WAITS, BEGINS, ENDS = "loads", "waits", "begins", "ends"
 READY, DONE = "ready", "done"  # what it measures with stands; it has launched all, and ends
 

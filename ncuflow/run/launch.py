@@ -240,9 +240,8 @@ class Rest:
     records: list[Record] = field(default_factory=list)  # they stand if no other process goes on
     series: dict[str, PointTiming] = field(default_factory=dict)  # of points that it has visited
     origin: Origin | None = None  # of the run: its processes have one
-    refused: dict[str, Done] = field(
-        default_factory=dict
-    )  # points of other batches that no pair is timed with
+    # points of other batches that no pair is timed with
+    refused: dict[str, Done] = field(default_factory=dict)
 
 
 class Journal:

@@ -50,13 +50,11 @@ class Run:
     order: int = 0  # of the points when they are timed: another order per number
     rounds: int = ROUNDS  # in which they are timed
     visits_all: bool = False  # also those that pairs time, as a further run without pairs does
-    done: dict[str, Done] = field(
-        default_factory=dict
-    )  # by the names of the points and pairs that the run finished, in this process or an earlier one
+    # by the names of the points and pairs that the run finished, in this process or an earlier one
+    done: dict[str, Done] = field(default_factory=dict)
     rest: list[Record] = field(default_factory=list)  # records of points that a broken context left
-    series: dict[str, PointTiming] = field(
-        default_factory=dict
-    )  # what earlier processes measured of them
+    # what earlier processes measured of them
+    series: dict[str, PointTiming] = field(default_factory=dict)
     visited: Callable[[str], object] = id  # is told of each visit of a point that is timed
 
 

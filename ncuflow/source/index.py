@@ -172,9 +172,8 @@ def _parameters(text: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += char
-    names = (
-        re.search(r"\(\s*\*\s*(\w+)\s*\)", part) for part in parts
-    )  # of a pointer to a function
+    # of a pointer to a function
+    names = (re.search(r"\(\s*\*\s*(\w+)\s*\)", part) for part in parts)
     words = (re.findall(r"\w+", part.partition("=")[0]) for part in parts)
     return [
         (name[1] if name else found[-1]).rstrip("_")

@@ -28,9 +28,8 @@ RANGES, REPLAYS, PERIOD, LAYERS, WHOLE = (
 PREFILL, DECODE, MIXED, UNKNOWN = "prefill", "decode", "mixed", "unknown"
 COVERED = 0.5  # of the kernels, in ranges that are taken for steps
 FEWEST = 3  # kernels of a step
-LONGEST = (
-    1 << 10
-)  # characters of a step's name; a search takes up to the square of what it looks through
+# characters of a step's name; a search takes up to the square of what it looks through
+LONGEST = 1 << 10
 FETCH = "Device-to-Host"
 WORDS = read_yaml(Path(__file__).with_name("words.yaml"))
 _VLLM = re.compile(

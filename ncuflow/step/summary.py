@@ -35,10 +35,8 @@ from ncuflow.step.shapes import KnownFacts, Shape
 from ncuflow.target.launch import Host, Params
 
 MOST_CANDIDATES = 12
-VERSIONS = (
-    (0, 7),
-    (0, 6),
-)  # of FlashInfer, whose launch rules are tried: a trace does not say its own
+# of FlashInfer, whose launch rules are tried: a trace does not say its own
+VERSIONS = ((0, 7), (0, 6))
 US = 1e-3
 _REDUCES = re.compile(r"split_?k_?reduce", re.IGNORECASE)  # of a product that cuBLAS splits along k
 _LAUNCHES = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")

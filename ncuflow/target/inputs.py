@@ -140,16 +140,8 @@ MXFP8 = "mxfp8"
 BLOCK_ELEMENTS = {MXFP8: 32, NVFP4: 16}  # elements that share a scale
 BITS = {MXFP8: 8, NVFP4: 4}  # of an element
 LARGEST, LARGEST_4 = 448.0, 6.0  # of e4m3 and of e2m1
-E2M1 = (
-    0.0,
-    0.5,
-    1.0,
-    1.5,
-    2.0,
-    3.0,
-    4.0,
-    LARGEST_4,
-)  # by their codes; the bit above them is the sign
+# by their codes; the bit above them is the sign
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, LARGEST_4)
 SCALE_TILE = (128, 4)  # rows and columns of scales
 _BIAS = 127  # of e8m0
 

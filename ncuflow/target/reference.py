@@ -345,9 +345,8 @@ def reference_arguments(trace: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         if alias is not None:
             found[name] = named[alias]
         if found.get(name) is None and name in ("sm_scale", "scale") and "q" in named:
-            found[name] = 1 / math.sqrt(
-                named["q"].shape[-1]
-            )  # FlashInfer's own, where none is given
+            # FlashInfer's own, where none is given
+            found[name] = 1 / math.sqrt(named["q"].shape[-1])
         elif alias is None and one.default is one.empty:
             raise NotHereError(f"its reference needs {name}, which its inputs do not name")
     return found

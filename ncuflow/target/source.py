@@ -142,9 +142,8 @@ class Build:
 CUBINS = "FLASHINFER_CUBIN_DIR"  # the environment variable with FlashInfer's folder of downloaded kernels
 DOWNLOAD = "flashinfer download-cubin"
 REPOSITORY = "FLASHINFER_CUBINS_REPOSITORY"  # the one with where they are downloaded from
-NO_DOWNLOAD = (
-    "FLASHINFER_NO_DOWNLOAD"  # the one by which FlashInfer fails at once where one is missing
-)
+# the one by which FlashInfer fails at once where one is missing
+NO_DOWNLOAD = "FLASHINFER_NO_DOWNLOAD"
 REACH_S = 5.0  # that the repository may take to answer; FlashInfer itself tries for minutes
 _DECLARED = re.compile(rf'"{REPOSITORY}",\s*"([^"]+)"')
 _FLAGS = re.compile(r"sm(\d+)(\d)[af]?_nvcc_flags")

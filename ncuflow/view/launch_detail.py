@@ -24,9 +24,8 @@ UNITS = {
 ROLLED = re.compile(r"(([a-z0-9]+)__[a-z0-9_]+)\.avg")
 # Of what an instance counts in a launch, below which its distance from the mean is chance and keeps nobody waiting.
 FEW = 100
-LARGEST_SOURCE = (
-    2_000_000  # bytes of a source file: a larger one is generated, and no page shows it
-)
+# bytes of a source file: a larger one is generated, and no page shows it
+LARGEST_SOURCE = 2_000_000
 
 
 def of_launch(launch: LaunchView, detail: Detail, source: Path | None) -> LaunchDetail:

@@ -14,9 +14,8 @@ from ncuflow.model import Kernel, Point, Results
 Line = tuple[tuple[Any, ...], list[Point]]
 MOST_SERIES = 8
 COMPUTE_INTENSITY = 50.0  # FLOP per byte above which a target's rate is read in FLOPS
-PAST_DRAM = (
-    10.0  # % of the bytes: where more never passed DRAM, it was less busy than the rate says
-)
+# % of the bytes: where more never passed DRAM, it was less busy than the rate says
+PAST_DRAM = 10.0
 MMA_FLOP = 4096  # of an HMMA.16816: in these the cadence of any tensor instruction is told
 MOVED = 1.5  # times the bytes needed: from there on what passes DRAM is told
 # Peaks of two tensor instructions differ by a third or more (HMMA does 2/3 of HGMMA); replay passes by a per cent.
