@@ -9,15 +9,8 @@ from typing import Any
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work, dependent_launch
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
-from ncuflow.target.launch import (
-    Inputs,
-    Launch,
-    LaunchSignature,
-    Params,
-    Rules,
-    Tensor,
-    UnsaidError,
-)
+from ncuflow.target.launch import Inputs, Launch, Params, Tensor
+from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
 from ncuflow.target.workload import Block, Definition, Entry, Workload
 

@@ -16,7 +16,8 @@ from ncuflow.target.contract import (
     uneven,
 )
 from ncuflow.target.inputs import FP8, ITEMSIZE, TOLERANCE, PageTable, page_table, torch_dtype
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Rules, Tensor, captured
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, captured
+from ncuflow.target.rules import Rules
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable, symbols
 from ncuflow.target.workload import BACKENDS, Block, Definition, Entry, Routine, Workload
 

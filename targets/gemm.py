@@ -25,7 +25,8 @@ from ncuflow.target.inputs import (
     quantised,
     torch_dtype,
 )
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Rules, Tensor
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor
+from ncuflow.target.rules import Rules
 from ncuflow.target.source import Backend, Build, Declaration, Jit, Source, Symbol, no_backend
 
 BLOCK = 128  # elements of K, and of N for a weight, that share a scale

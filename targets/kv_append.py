@@ -10,15 +10,8 @@ from collections.abc import Iterator
 
 from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, around, page_table, torch_dtype
-from ncuflow.target.launch import (
-    Inputs,
-    Launch,
-    LaunchSignature,
-    Params,
-    Rules,
-    Tensor,
-    UnsaidError,
-)
+from ncuflow.target.launch import Inputs, Launch, Params, Tensor
+from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
 from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
 
 MLA = ((512,), (64,))  # latent vector and position part of a token, without heads

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
-from ncuflow.target.launch import TYPES, Host, Inputs, Launch, LaunchConfig, Params, Rules, Tensor
+from ncuflow.target.launch import Inputs, Launch, Params, Tensor
+from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
 
 _HEADER = "data/include/flashinfer/attention/cascade.cuh"

@@ -18,18 +18,8 @@ from ncuflow.target.inputs import (
     page_table,
     torch_dtype,
 )
-from ncuflow.target.launch import (
-    GpuFacts,
-    Host,
-    Inputs,
-    Launch,
-    LaunchConfig,
-    Params,
-    Rules,
-    Tensor,
-    Written,
-    capability,
-)
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, Written, capability
+from ncuflow.target.rules import Host, LaunchConfig, Rules
 from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
 from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine, Workload
 

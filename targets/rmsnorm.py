@@ -21,19 +21,8 @@ from ncuflow.target.contract import (
     dependent_launch,
 )
 from ncuflow.target.inputs import DTYPES, ITEMSIZE, TOLERANCE, TORCH_DTYPES, torch_dtype
-from ncuflow.target.launch import (
-    TYPES,
-    GpuFacts,
-    Host,
-    Inputs,
-    Launch,
-    LaunchConfig,
-    LaunchSignature,
-    Params,
-    Rules,
-    Tensor,
-    UnsaidError,
-)
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
+from ncuflow.target.rules import TYPES, Host, LaunchConfig, LaunchSignature, Rules, UnsaidError
 from ncuflow.target.source import Build, Constant, CuteKernel, Jit, Source, Symbol, Tunable, symbols
 from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
 

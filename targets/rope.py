@@ -10,19 +10,8 @@ from typing import Any
 from ncuflow.target import reference
 from ncuflow.target.contract import CALL_TIMES, Choice, Opportunity, StepPart, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
-from ncuflow.target.launch import (
-    TYPES,
-    GpuFacts,
-    Host,
-    Inputs,
-    Launch,
-    LaunchConfig,
-    LaunchSignature,
-    Params,
-    Rules,
-    Tensor,
-    UnsaidError,
-)
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
+from ncuflow.target.rules import TYPES, Host, LaunchConfig, LaunchSignature, Rules, UnsaidError
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
 from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
 

@@ -12,15 +12,8 @@ from typing import Any
 
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
-from ncuflow.target.launch import (
-    Inputs,
-    Launch,
-    LaunchSignature,
-    Params,
-    Rules,
-    Tensor,
-    UnsaidError,
-)
+from ncuflow.target.launch import Inputs, Launch, Params, Tensor
+from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
 from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
 from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
 

@@ -27,7 +27,7 @@ from ncuflow.record import PointRecord, places
 from ncuflow.static.facts import Facts, swept_blocks
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import Target, load
-from ncuflow.target.launch import TYPES, Host, LaunchConfig, LaunchRule, NoRuleError
+from ncuflow.target.rules import TYPES, Host, LaunchConfig, LaunchRule, NoRuleError
 
 Compiled = Mapping[str, Mapping[str, Any]]  # facts of kernels by canonical name
 TORCH = "a kernel of PyTorch"  # it is not in FlashInfer's modules

@@ -18,7 +18,7 @@ from ncuflow.format import percent
 from ncuflow.io import read_yaml
 from ncuflow.parsers.timeline import GRAPH, KERNEL, UNSAID, Ints, Numbered, Timeline
 from ncuflow.step.record import GapsOfStep
-from ncuflow.target.launch import ENDLESS
+from ncuflow.target.rules import ENDLESS
 
 LEAST, ALIKE = 3, 0.5  # steps that nothing marks: so many repeats, of kernels that agree by so much
 RANGES, REPLAYS, PERIOD, LAYERS, WHOLE = (

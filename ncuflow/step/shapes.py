@@ -15,13 +15,13 @@ from ncuflow.parsers.timeline import Launched, Operator
 from ncuflow.step.detection import WORDS
 from ncuflow.sweep.workloads import dumped
 from ncuflow.target.contract import Target, known
-from ncuflow.target.launch import (
+from ncuflow.target.launch import Params
+from ncuflow.target.rules import (
     ENDLESS,
     Between,
     Host,
     LaunchSignature,
     NoRuleError,
-    Params,
     PartError,
     UnsaidError,
 )

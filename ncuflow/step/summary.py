@@ -32,7 +32,8 @@ from ncuflow.step.record import (
 )
 from ncuflow.step.reference import CallsOfStep, Machine, RacedShapes, Reference, nearest, roof
 from ncuflow.step.shapes import KnownFacts, Shape
-from ncuflow.target.launch import Host, Params
+from ncuflow.target.launch import Params
+from ncuflow.target.rules import Host
 
 MOST_CANDIDATES = 12
 # of FlashInfer, whose launch rules are tried: a trace does not say its own

@@ -17,7 +17,7 @@ from ncuflow.step.record import GainOfStep, KernelOfStep, StepAnswer, StepGroup
 from ncuflow.step.shapes import NOTHING, KnownFacts
 
 SAID = "said by the caller"
-# What --known takes: names of ncuflow/target/launch.py.
+# What --known takes: names of ncuflow/target/rules.py.
 KNOWN = (
     "tokens", "decodes", "decodes_kv_tokens", "prompts", "prompt_tokens", "prompt_kv_tokens", "hidden", "intermediate",
     "vocab", "qo_heads", "kv_heads", "head_dim", "page_size",

@@ -18,7 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 from ncuflow.expression import holds, names
 from ncuflow.io import resource
-from ncuflow.target.launch import MOST, GpuFacts, Launch, Params, Rules, skip_reason
+from ncuflow.target.launch import MOST, GpuFacts, Launch, Params, skip_reason
+from ncuflow.target.rules import Rules
 from ncuflow.target.source import Backend, Build, Jit, Source, Symbol
 from ncuflow.target.workload import Workload
 

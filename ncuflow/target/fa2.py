@@ -11,13 +11,13 @@ from math import ceil
 from ncuflow.format import with_unit
 from ncuflow.target.attention import HOPPER, PAGED, RAGGED, lengths
 from ncuflow.target.inputs import FP8, ITEMSIZE
-from ncuflow.target.launch import (
+from ncuflow.target.launch import Params
+from ncuflow.target.rules import (
     TYPES,
     Host,
     LaunchConfig,
     LaunchSignature,
     NoRuleError,
-    Params,
     SplitKv,
     UnsaidError,
 )
