@@ -139,16 +139,11 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         allocates=variant == "layernorm",
         reset=reset if kept else None,
         info={"implementation": implementation},
-        # what an add runs on is restored before each run; of 8 bits none is infinite
-        extremes={"an infinity in a row": lambda: _infinite(x)}
-        if not kept and variant != "rmsnorm_quant"
-        else {},
+        # what an add runs on is restored before each run; of 8 bits none is infinite; no other row is the worse for it
+        extremes={}
+        if kept or variant == "rmsnorm_quant"
+        else {"an infinity in a row": lambda: x[0, 0].fill_(inf)},
     )
-
-
-def _infinite(x: Tensor) -> None:
-    """Make an element of the first row infinite: no other row is the worse for it."""
-    x[0, 0] = inf
 
 
 def _implemented(p: Params, run: Callable[[], None]) -> tuple[Callable[[], None], str]:
@@ -215,15 +210,14 @@ def shapes(seen: LaunchSignature) -> Iterator[Params]:
         raise UnsaidError("no rule tells the shape of this norm from its launch")
     vec, warps, rows = seen.number("VEC_SIZE"), seen.block[1], seen.grid[0]
     said = {"variant": variant, "rows": rows, **seen.dtype, "norm": "cuda"}
+    known = seen.sure("hidden")
     if variant == "fused_add_rmsnorm" and seen.shared is not None:
         found = [seen.shared // 4 - 4 * ceil(warps / 4)]
     elif warps < 32:
         found = [*range(vec * (32 * (warps - 1) + 1), vec * 32 * warps + 1, vec)]
     else:
-        found = (
-            [hidden[0]] if (hidden := seen.known_value("hidden")) and hidden[0] == hidden[1] else []
-        )
-    if (known := seen.sure("hidden")) in found:
+        found = [known] if known else []
+    if known in found:
         found = [known]  # of what would launch so, the model's own
     if not found:
         raise UnsaidError("a block of 1024 threads has rows of any length from 7944 on", said)
@@ -251,15 +245,8 @@ def operators(name: str, shapes: Sequence[Sequence[int]], types: Sequence[str]) 
     return said | ({"dtype": dtype} if dtype in ITEMSIZE else {})
 
 
-# What CuTe DSL compiles in place of the CUDA norms: variant -> class, module and function of FlashInfer.
-_CUTE = {
-    "rmsnorm": ("RMSNormKernel", "rmsnorm", "_get_compiled_rmsnorm_kernel"),
-    "fused_add_rmsnorm": (
-        "FusedAddRMSNormKernel",
-        "fused_add_rmsnorm",
-        "_get_compiled_fused_add_rmsnorm_kernel",
-    ),
-}
+# What CuTe DSL compiles in place of the CUDA norms: variant, which is FlashInfer's module as well -> class.
+_CUTE = {variant: kernel for kernel, variant in _SEEN.items()}
 _CUTE_LONGEST = 187  # characters of a kernel's name before its number
 _CUTE_NAME = re.compile(
     r"kernel_cutlass_kernel_flashinfernormkernels[a-z_]*?(?P<kind>[A-Z]\w*?Kernel)_object_at_"
@@ -318,12 +305,11 @@ def cute(p: Params, capability: str) -> CuteKernel | None:
     variant, hidden = _cute_variant(p), p["hidden"]
     if variant is None:
         return None
-    _, module, function = _CUTE[variant]
     pdl = _dependent(p, capability)
     return CuteKernel(
         "norm_cute_dsl",
         f"{variant}_{p['dtype']}_{hidden}" + "_pdl" * pdl,
-        f"flashinfer.norm.kernels.{module}:{function}",
+        f"flashinfer.norm.kernels.{variant}:_get_compiled_{variant}_kernel",
         (DTYPES[p["dtype"]], hidden, 0.0, pdl),
     )
 
@@ -341,11 +327,10 @@ def _dependent(p: Params, capability: str) -> bool:
 
 def cute_name(variant: str, dtype: str, hidden: int, pdl: bool) -> str:
     """The kernel's name as CuTe DSL makes it of the types of its arguments, and cuts it off."""
-    kind, module, _ = _CUTE[variant]
     rows = f"tensorptr{dtype}gmemalign{gcd(128, hidden * ITEMSIZE[dtype])}oi64{hidden}{hidden}1"
     weight = f"tensorptr{dtype}gmemalign16o{hidden}1"
     tensors = (rows, weight, rows) if variant == "rmsnorm" else (rows, rows, weight)
-    whole = f"kernel_cutlass_kernel_flashinfernormkernels{module}{kind}_object_at__{'_'.join(tensors)}___{pdl}"
+    whole = f"kernel_cutlass_kernel_flashinfernormkernels{variant}{_CUTE[variant]}_object_at__{'_'.join(tensors)}___{pdl}"
     return f"{whole[:_CUTE_LONGEST]}_0"
 
 
@@ -373,14 +358,8 @@ def takes(entry: Entry) -> Block | None:
 
 def _in_each(pattern: str) -> tuple[Constant, ...]:
     """The place of a constant in each launcher of the CUDA norms with one block a row."""
-    launchers = (
-        "RMSNorm",
-        "RMSNormQuant",
-        "FusedAddRMSNorm",
-        "FusedAddRMSNormQuant",
-        "GemmaRMSNorm",
-        "GemmaFusedAddRMSNorm",
-    )
+    alone, fused = (("RMSNorm", "RMSNormQuant"), ("FusedAddRMSNorm", "FusedAddRMSNormQuant"))
+    launchers = (*alone, *fused, "GemmaRMSNorm", "GemmaFusedAddRMSNorm")
     return tuple(Constant("data/include/flashinfer/norm.cuh", name, pattern) for name in launchers)
 
 
