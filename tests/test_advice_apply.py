@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from conftest import some
 
-from ncuflow.experiments import choices, page, recorded
+from ncuflow.experiments import choices, recorded
+from ncuflow.experiments.module import python_module
 from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape
 from ncuflow.io import BadInput, CommandError
 from ncuflow.race.record import Relative
@@ -57,7 +58,7 @@ def advice() -> Advice:
 @pytest.fixture
 def module(advice: Advice, tmp_path: Path) -> ModuleType:
     path = tmp_path / "advised.py"
-    path.write_text(page.python_module(advice, {"decode": DECODE}), encoding="utf-8")
+    path.write_text(python_module(advice, {"decode": DECODE}), encoding="utf-8")
     spec = importlib.util.spec_from_file_location("advised", path)
     assert spec is not None and spec.loader is not None
     found = importlib.util.module_from_spec(spec)
@@ -108,7 +109,7 @@ HOSTILE = '"""\n__import__("os").system("id")\n\'\'\'\\\u2028 {gpu} %s \ud800' +
 
 
 def test_what_a_record_says_is_a_literal_of_the_module_and_never_code(advice: Advice) -> None:
-    tame = page.python_module(advice, {"decode": DECODE})
+    tame = python_module(advice, {"decode": DECODE})
     for one in advice.shapes:
         chosen = one.choice(one.advised)
         assert chosen is not None
@@ -116,7 +117,7 @@ def test_what_a_record_says_is_a_literal_of_the_module_and_never_code(advice: Ad
         one.shape, one.regret = HOSTILE, None
         one.params = dict.fromkeys(one.params, HOSTILE)
     said = {"gpu": HOSTILE, "date": HOSTILE, "recording": HOSTILE, "versions": {HOSTILE: HOSTILE}}
-    hostile = page.python_module(advice.model_copy(update=said), {"decode": DECODE})
+    hostile = python_module(advice.model_copy(update=said), {"decode": DECODE})
     for statement, same in some(zip(ast.parse(hostile).body, ast.parse(tame).body, strict=True)):
         if isinstance(same, ast.Assign) and ast.unparse(same.targets[0]) != "_told":
             assert isinstance(statement, ast.Assign)
@@ -145,4 +146,4 @@ def test_a_record_whose_names_are_no_names_is_refused(advice, field, value, tmp_
 def test_a_shape_without_its_parameters_is_one_line(advice: Advice) -> None:
     advice.shapes[0].params = {}
     with pytest.raises(CommandError, match="lacks its choice, or a parameter"):
-        page.python_module(advice, {"decode": DECODE})
+        python_module(advice, {"decode": DECODE})

@@ -9,9 +9,10 @@ from command import ncuflow
 from conftest import ROOT, some
 
 from ncuflow.cli import dispatch
-from ncuflow.experiments import choices, page, recorded, text
+from ncuflow.experiments import choices, recorded, text
 from ncuflow.experiments.record import Advice, AdvisedShape
 from ncuflow.io import BadInput
+from ncuflow.pages.html import advice as page
 
 DECODE = ROOT / "recordings/h200/0.7.2/decode"
 

@@ -6,7 +6,7 @@ statistics, and the answer says so; what differs between the two launches is tol
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -81,21 +81,13 @@ def _kernels(path: Path) -> tuple[list[Kernel], int]:
 
 
 def distinct(paths: Sequence[str]) -> list[str]:
-    """What files are called: their names, and before a name that several have the folder that tells them apart."""
-    parts = [PurePath(printable(path)).parts for path in paths]
-    names = [of[-1] for of in parts]
+    """What files are called: their names, of which several alike are counted. Their folders are nobody else's business."""
+    names = [PurePath(printable(path)).name for path in paths]
+    alike = Counter(names)
     return [
-        name if names.count(name) == 1 else _apart(of, [o for o in parts if o[-1] == name])
-        for of, name in zip(parts, names, strict=True)
+        name if alike[name] == 1 else f"{name} ({names[: at + 1].count(name)})"
+        for at, name in enumerate(names)
     ]
-
-
-def _apart(of: Sequence[str], alike: Sequence[Sequence[str]]) -> str:
-    """The last folder of a path that not all of those alike have at its place, and the name."""
-    for deep in range(2, len(of) + 1):
-        if any(len(one) < deep or one[-deep] != of[-deep] for one in alike):
-            return f"{of[-deep]}/{'…/' * (deep > 2)}{of[-1]}"
-    return of[-1]
 
 
 def match(

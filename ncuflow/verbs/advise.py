@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from ncuflow.answer import Answer
-from ncuflow.experiments import advice, choices, page
+from ncuflow.experiments import advice, choices, module
 from ncuflow.experiments.advice import BUDGET_S, RaceLimits, ShapesAsked
 from ncuflow.experiments.audit import (
     Audit,
@@ -47,6 +47,7 @@ from ncuflow.experiments.search import measured as searched
 from ncuflow.experiments.text import advice_text, search_text
 from ncuflow.experiments.variant import installed_package
 from ncuflow.io import UsageError, not_over, write_json, write_text
+from ncuflow.pages.html import advice as page
 from ncuflow.race.eta import tell
 from ncuflow.race.rounds import EFFECT
 from ncuflow.run import FATAL, OK, SOME_FAILED
@@ -148,7 +149,7 @@ def command(
             write_text(html, page.rendered(advised))
         if "python" in wanted:
             of = {shape.target: load(shape.target) for shape in advised.shapes}
-            write_text(wanted["python"], page.python_module(advised, of))
+            write_text(wanted["python"], module.python_module(advised, of))
     if out:
         write_json(out, found.model_dump(mode="json"))
     printed.tell(found, text)

@@ -45,11 +45,11 @@ export function changes(rows, width, name, label) {
   const [low, high] = [rows.filter((row) => row.floor), rows.filter((row) => row.low !== null)];
   return Plot.plot({
     ...base(width, name),
-    height: 44 + 20 * rows.length,
+    height: 70 + 20 * rows.length,
     marginLeft: small ? 150 : 16 + 6.6 * d3.max(rows, (row) => text(row).length),
     marginRight: 64,
-    marginTop: 4,
-    x: { label, tickFormat: (value) => change(value, 0), grid: true, nice: true, ticks: small ? 2 : 8 },
+    marginTop: 30,
+    x: { label, axis: "both", tickFormat: (value) => change(value, 0), grid: true, nice: true, ticks: small ? 2 : 8 },
     y: { domain: rows.map(y), tickFormat: (at) => text(rows[at]), label: null, tickSize: 0 },
     marks: [
       Plot.barX(low, { y, x1: (row) => -row.floor, x2: "floor", fill: "var(--line)", insetTop: 5, insetBottom: 5 }),

@@ -1,23 +1,21 @@
 /** Choices and opportunities: what could be gained and what it rests on, what each choice costs, what NVIDIA's rules say. */
 
-import { block, has } from "./block.js";
 import { changes, chart } from "./chart.js";
-import { folded, h, section, table, tabled } from "./dom.js";
-import { labelOf } from "./evidence.js";
+import { coded, folded, h, section, table, tabled } from "./dom.js";
 import { change, inColumn, interval, number, percent } from "./format.js";
 import { href } from "./state.js";
 
 const NOTE =
   "Each row is a pair of points that differ in this choice alone. The line is the interval of the change, the bar the noise floor; a filled mark is a change beyond it.";
 
-export async function choices(evidence) {
+export function choices(evidence) {
   const side = evidence.side;
   const priced = side.targets.filter((target) => target.prices.length);
   return [
     opportunities(evidence, side),
     priced.length ? null : h("p.empty", "Not in this evidence: pairs of points that differ in one choice."),
     priced.map(({ title, prices }) => section(`Choices: ${title}`, NOTE, ...prices.map((choice) => choiceOf(evidence, side, choice)))),
-    await rulesSection(evidence, side),
+    rulesSection(evidence, side),
   ];
 }
 
@@ -64,27 +62,6 @@ function kindOf({ change: found, verdict }) {
   return verdict === "differs" ? (found < 0 ? "faster" : "slower") : verdict;
 }
 
-const ADVICE = ["optimization", "warning"];
-// Fires for any kernel: it wants memory allocated as compressible, which torch does not do.
-const NO_ADVICE = "MemoryL2Compression";
-
-/** Rules of NVIDIA that fired on a target's points: [{rule, points, most: {pct, type, message, id}}]. */
-async function rulesOf(side, target) {
-  const detail = await block(`detail ${side.number} ${target.name}`);
-  const found = new Map();
-  detail.kernels.rules.forEach((rules, row) => {
-    for (const [rule, , type, pct, kind, text] of rules) {
-      if (!ADVICE.includes(type) || rule === NO_ADVICE) continue;
-      const one = found.get(rule) ?? { rule, points: new Set(), most: null };
-      one.points.add(detail.kernels.point[row]);
-      if (!one.most || (pct ?? 0) > (one.most.pct ?? 0))
-        one.most = { pct, kind, message: detail.kernels.texts[text], id: detail.id[detail.kernels.point[row]] };
-      found.set(rule, one);
-    }
-  });
-  return d3.sort(found.values(), (one) => -one.points.size);
-}
-
 // Groups of the finding in the order in which they stand, with what they are called.
 const GROUPS = [
   ["won", "Tried, and faster", "What saved most over its points comes first for each kernel."],
@@ -113,16 +90,11 @@ function row(evidence, side, target, one) {
       one.sets && [", only with ", h("code", one.sets)],
       h("div.note", target.title),
     ],
-    [code(one.shown), ", at ", point, one.more > 0 && ` and ${one.more} more`],
-    [code(one.change), h("div.note", "decided at ", h("code", one.source))],
+    [coded(one.shown), ", at ", point, one.more > 0 && ` and ${one.more} more`],
+    [coded(one.change), h("div.note", "decided at ", h("code", one.source))],
     one.most,
-    code(one.brought),
+    coded(one.brought),
   ];
-}
-
-/** Text with what stands between backticks as code. */
-function code(text) {
-  return text.split("`").map((part, at) => (at % 2 ? h("code", part) : part));
 }
 
 /** The best opportunity of a target as a cell: a finding's where there is one, else the choice that differs most. */
@@ -143,24 +115,21 @@ function bestChoice(target) {
   if (!found) return null;
   const [from, to] = found.change < 0 ? found.called : [...found.called].reverse();
   const gain = found.change < 0 ? -found.change : found.change / (1 + found.change);
-  return `${to} for ${from}: −${percent(gain)}${cold(found) ? "" : ` of ${labelOf(found.metric)}`}`;
+  return `${to} for ${from}: −${percent(gain)}${cold(found) ? "" : ` of ${found.label}`}`;
 }
 
 const ESTIMATES =
   "Estimates are NVIDIA's: of the whole kernel (global) or of the part that a rule looks at (local). They do not add up, and none can exceed the room under the roof.";
 
-/** The view of NVIDIA's rules, a table per kernel. */
-async function rulesSection(evidence, side) {
-  const known = side.targets.filter((target) => has(`detail ${side.number} ${target.name}`));
-  const rows = known.map(async (target) => (await rulesOf(side, target)).map((one) => ruleRow(evidence, side, target, one)));
+/** NVIDIA's rules that fired, a row for each of a kernel. */
+function rulesSection(evidence, side) {
+  const rows = side.targets.flatMap((target) => target.rules.map((one) => ruleRow(evidence, side, target, one)));
   const heads = ["kernel", "rule", ["points"], ["largest estimate"], "at", "what it says there"];
-  const title = "NVIDIA's rules over all points";
-  return section(title, ESTIMATES, table(heads, (await Promise.all(rows)).flat(), "NVIDIA's rules"));
+  return section("NVIDIA's rules over all points", ESTIMATES, table(heads, rows, "NVIDIA's rules"));
 }
 
-function ruleRow(evidence, side, target, { rule, points, most }) {
-  const estimate = most.pct === null ? "–" : `${number(most.pct)} % (${most.kind ?? "scope not stated"})`;
-  const at = evidence.link(side, most.id, most.id.split("/")[1]);
-  const said = folded(most.message.slice(0, 90), most.message);
-  return [target.title, h("code", rule), `${points.size} of ${target.total}`, estimate, at, said];
+function ruleRow(evidence, side, target, { rule, points, pct, kind, id, message }) {
+  const estimate = pct === null ? "–" : `${number(pct)} % (${kind ?? "scope not stated"})`;
+  const at = evidence.link(side, id, id.split("/")[1]);
+  return [target.title, h("code", rule), `${points} of ${target.total}`, estimate, at, folded(message.slice(0, 90), message)];
 }

@@ -2,7 +2,7 @@
 
 import { block, has } from "./block.js";
 import { away, fill, folded, h, LIVE, pairs, picker, search, table } from "./dom.js";
-import { change, count, inColumn, missing, number, percent, unit } from "./format.js";
+import { count, inColumn, number } from "./format.js";
 import { judged, verdicts } from "./judged.js";
 import { chosenOf, update } from "./state.js";
 
@@ -52,7 +52,7 @@ function claimOf(evidence, side, claim) {
 
 /** The evidence of a claim: made when it is opened. */
 function proof(evidence, side, claim) {
-  const { source, published, measured, difference } = claim;
+  const { source, published } = claim;
   const document = [source?.document, source?.section, source?.date].filter(Boolean).join(", ");
   const facts = [
     ["why", claim.reason],
@@ -60,13 +60,8 @@ function proof(evidence, side, claim) {
     ["whatever the GPU", claim.independent],
     ["source", [document, " ", away(source?.url)]],
     ["convention", published?.convention],
-    ["published", publishedOf(published)],
-    ["measured", measuredOf(measured)],
-    ["at", measured?.point && pointLink(evidence, side, measured.point)],
-    ["difference", missing(difference?.relative) ? null : change(difference.relative)],
-    ["rule", ruleOf(claim)],
-    ["tolerance", toleranceOf(claim)],
-    ["noise floor", missing(claim.noise_floor) ? null : amount(claim.noise_floor, claim.unit)],
+    ["at", claim.measured?.point && pointLink(evidence, side, claim.measured.point)],
+    ...claim.told,
     ["file", h("code", `${claim.file}, ${claim.id}`)],
   ];
   const rows = (claim.evidence ?? []).map(({ name, value, formula, metric, point, report }) => {
@@ -81,49 +76,6 @@ function proof(evidence, side, claim) {
     rows.length > 0 && table(["term", ["value"], "formula", "point", "report"], rows, "Evidence"),
     points.length > 0 && folded(`Its value at ${count(points.length, "point")}`, table(["point", ["value"]], points, "Values by point")),
   ];
-}
-
-function measuredOf(found) {
-  if (missing(found?.value)) return null;
-  const value = amount(found.value, found.unit);
-  return found.aggregate ? `${value}, ${found.aggregate} over ${number(found.known)} points` : value;
-}
-
-/** A value of a claim, in its unit. */
-function amount(value, name) {
-  if (typeof value === "boolean") return value ? "yes" : "no";
-  return name === "of the ceiling" ? `${percent(value, 1)} of the ceiling` : unit(value, name ?? "");
-}
-
-/** The published figure or range, and the GPU that it was measured on or is expected of. */
-function publishedOf(published) {
-  const figure = figureOf(published);
-  return figure && [figure, published.gpu && `${published.expected ? "expected of" : "on"} ${published.gpu}`].filter(Boolean).join(", ");
-}
-
-function figureOf({ value, range, unit: name }) {
-  if (!missing(value)) return amount(value, name);
-  if (!range) return null;
-  const [low, high] = range;
-  if (missing(low)) return `at most ${amount(high, name)}`;
-  if (missing(high)) return `at least ${amount(low, name)}`;
-  return low === high ? amount(low, name) : `${number(low)}–${amount(high, name)}`;
-}
-
-/** What decides the claim: how its values are taken together, and what that is compared with. */
-function ruleOf({ compare, limit, measured, over, published, unit: name }) {
-  if (!compare) return null;
-  const { value, low, high } = published.compared ?? {};
-  const bounds = [limit ?? value ?? low, limit ?? value ?? high].filter((bound) => !missing(bound));
-  const against = compare === "holds" ? [] : [...new Set(bounds)];
-  return [`${measured?.aggregate ?? "value"} over ${over}`, compare, against.map((bound) => amount(bound, name)).join(" and ")]
-    .filter(Boolean)
-    .join(" ");
-}
-
-function toleranceOf({ tolerance, unit: name }) {
-  if (!tolerance) return null;
-  return tolerance.relative === undefined ? `± ${amount(tolerance.absolute, name)}` : `± ${percent(tolerance.relative, 1)} of the figure`;
 }
 
 function pointLink(evidence, side, id) {

@@ -1,7 +1,6 @@
-/** The columns of a table: a dialog to choose them, and what they show as a file. */
+/** The columns of a table: a dialog to choose them. */
 
 import { h, popup, search } from "./dom.js";
-import { missing } from "./format.js";
 
 /** Show it; onchoose gets the names in the order of the table. */
 export function chooser(side, chosen, onchoose) {
@@ -28,29 +27,4 @@ function narrow(dialog, text) {
   for (const label of dialog.querySelectorAll("label.column")) label.hidden = !label.textContent.toLowerCase().includes(text);
   for (const group of dialog.querySelectorAll("fieldset"))
     group.hidden = ![...group.querySelectorAll("label")].some((label) => !label.hidden);
-}
-
-// A cell that a spreadsheet would run as a formula gets a quote before it, as OWASP advises.
-const FORMULA = /^[=+\-@\t\r]/;
-
-function cell(value) {
-  if (missing(value)) return "";
-  if (typeof value === "number") return String(value);
-  const text = FORMULA.test(value) ? `'${value}` : String(value);
-  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-}
-
-/** Rows as CSV text; missing is an empty cell. */
-export function csv(heads, rows) {
-  return `${[heads, ...rows].map((row) => row.map(cell).join(",")).join("\r\n")}\r\n`;
-}
-
-/** Hand a text to the reader as a file. */
-export function save(name, text) {
-  const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(address), 1000);
 }

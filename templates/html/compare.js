@@ -2,7 +2,7 @@
 
 import { block, has } from "./block.js";
 import { base, COLOURS, changes, chart, narrow } from "./chart.js";
-import { each, fill, folded, h, pairs, picker, search, section, table, tabled } from "./dom.js";
+import { coded, each, fill, folded, h, pairs, picker, search, section, table, tabled } from "./dom.js";
 import { change, interval, micro, number, percent, quantity, signed } from "./format.js";
 import { judged, rank, verdicts } from "./judged.js";
 import { chosenOf, href, keep, update } from "./state.js";
@@ -39,14 +39,15 @@ function pairView(evidence, comparison, chosen, choose) {
   const rows = d3.sort(left, (a, b) => rank(a.verdict) - rank(b.verdict) || Math.abs(b.relative ?? 0) - Math.abs(a.relative ?? 0));
   const names = [comparison.base.name, comparison.head.name];
   const sides = names.map((name) => evidence.sides.find((side) => side.name === name));
-  const told = `From ${names.join(" to ")}. The line is the interval of the change, the bar the noise floor. ${comparison.statistics.notes.join(" ")}`;
+  const told = `From ${names.join(" to ")}. The line is the interval of the change, the bar the noise floor.`;
+  const judging = folded("How they are judged", ...comparison.statistics.notes.map((note) => h("p.note", coded(note))));
   const facets = verdicts(all, all, chosen.verdict, (verdict) => choose({ verdict }));
   const points = each("ul.claims", rows, (row) => pointOf(evidence, sides, row, chosen));
   const marks = rows.map((row) => ({ ...row, text: row.id, change: row.relative, kind: row.verdict }));
   const drawn = chart("Changes", (width) => changes(marks, width, "Change of each point with its interval", "change →"));
   return [
     h("div.facets", facets),
-    section("Changes", told, rows.length ? drawn : h("p.empty", "No point is left by the filter.")),
+    section("Changes", told, judging, rows.length ? drawn : h("p.empty", "No point is left by the filter.")),
     section("Points", null, points),
     differences(comparison),
   ];

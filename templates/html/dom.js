@@ -105,6 +105,21 @@ export function folded(summary, ...children) {
   return h("details", h("summary", summary), children);
 }
 
+/** What tools warned of: a line that opens to all. texts: of one and the same how many is told; items: what it opens to. */
+export function warned(texts, items = texts) {
+  if (!texts.length) return null;
+  const said = [...countOf(texts, (text) => text)].map(([text, count]) => (count > 1 ? `${text} (${count})` : text));
+  const first = said[0].length > 90 ? `${said[0].slice(0, 89)}…` : said[0];
+  const more = said.length > 1 ? `, and ${said.length - 1} more` : "";
+  const all = each("ul", items, (item) => h("li", item));
+  return h("details.warning", h("summary", `The tools warned: ${first}${more}`), all);
+}
+
+/** Text with what stands between backticks as code. */
+export function coded(text) {
+  return text.split("`").map((part, at) => (at % 2 ? h("code", part) : part));
+}
+
 /** Names with what they stand for: "dl.facts", or "dl.tiles" of a box for each. found: [[name, value]…], of which those without a value are left out. */
 export function pairs(selector, found) {
   const entries = found.filter(([, value]) => value).map(([name, value]) => [h("dt", name), h("dd", value)]);

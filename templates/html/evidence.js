@@ -4,35 +4,6 @@ import { block } from "./block.js";
 import { h } from "./dom.js";
 import { href } from "./state.js";
 
-// Words of column names that a reader would not guess.
-const WORDS = {
-  gbs: "bandwidth",
-  tflops: "FLOP rate",
-  ai: "intensity",
-  sol: "SOL",
-  sm: "SM",
-  dram: "DRAM",
-  l2: "L2",
-  l1: "L1",
-  insitu: "in situ",
-  smem: "shared memory",
-  flops: "FLOP",
-  n: "samples",
-  q25: "lower quartile",
-  q75: "upper quartile",
-  fraction: "of",
-  pct: "",
-  us: "",
-  ghz: "",
-  mhz: "",
-};
-
-/** "time_cold_us" as "time cold": the name without its unit, in words. */
-export function labelOf(name) {
-  const words = name.split("_").map((word) => WORDS[word] ?? word);
-  return words.filter(Boolean).join(" ");
-}
-
 /** One capture: its points as columns. */
 export class Side {
   constructor(found, number, declared, limiters) {
@@ -93,7 +64,7 @@ const OWN = {
 
 function columnsOf(points, declared) {
   const all = new Map();
-  const add = (name, values, about) => all.set(name, { name, values, label: labelOf(name), unit: "", kind: "text", ...about });
+  const add = (name, values, about) => all.set(name, { name, values, label: name.replace("_", " "), unit: "", kind: "text", ...about });
   const own = (names) => {
     for (const name of names) add(name, points[name] ?? points.id, { group: OWN[name][0], formula: OWN[name][1] });
   };

@@ -1,7 +1,8 @@
 /** A grid: a table of any length, whose rows are made as they come into view. */
 
+import { csv, saver } from "./csv.js";
 import { button, fill, h, LIVE, search } from "./dom.js";
-import { matcher } from "./query.js";
+import { matcher, unknown } from "./query.js";
 import { update } from "./state.js";
 
 const ROW = 26; // px, as in style.css
@@ -144,6 +145,20 @@ export class Grid {
   }
 }
 
+/** The button that saves the rows of a grid; text(): CSV in place of what the cells say. */
+export function saverOf(grid, text) {
+  const said = () => {
+    const columns = grid.columns.filter(({ label }) => label);
+    const heads = columns.map(({ label, unit }) => [label, unit].filter(Boolean).join(" "));
+    const rows = grid.rows.filter((row) => row.group === undefined);
+    return csv(
+      heads,
+      rows.map((row) => columns.map((column) => column.text(row).trim().replace(/^–$/, ""))),
+    );
+  };
+  return saver(() => [`${grid.table.ariaLabel.toLowerCase()}.csv`, (text ?? said)()]);
+}
+
 /** Bring a grid to a row, which then stands in its upper part. */
 export function toRow(grid, at) {
   grid.move(at);
@@ -184,8 +199,9 @@ export function listing({ name, what, filter, chosen, beside, ...of }) {
     const found = of.rows().filter(matcher(box.value, of.words, of.text));
     const sorted = chosen?.sort ? ordered(found, chosen.sort, of.value(chosen.sort.replace(/^-/, ""))) : found;
     grid.setRows(shown(sorted));
-    fill(count, of.told(found));
+    const strange = unknown(box.value, of.words);
+    fill(count, of.told(found), strange.length > 0 && h("span.status", `no column ${strange.join(", ")}`));
   };
   refresh();
-  return { grid, controls: h("div.controls", box, beside, count), refresh, ask };
+  return { grid, controls: h("div.controls", box, beside, saverOf(grid, of.csv), count), refresh, ask };
 }

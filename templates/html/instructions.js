@@ -35,11 +35,6 @@ export function told(rows, lined) {
   return `${number(total)} samples on ${number(rows.length)} instructions${part}. A sample says where a warp stood: the line that waits, seldom the one that causes the wait.`;
 }
 
-/** A path's last part. */
-export function baseName(path) {
-  return path.split(/[/\\]/).at(-1);
-}
-
 export function heat(samples, most) {
   const style = `width:${most ? (100 * samples) / most : 0}%`;
   return h("span.heat", { "aria-hidden": "true" }, h("span", { style }));

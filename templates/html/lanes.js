@@ -21,8 +21,8 @@ export function lanes(timeline, place) {
   return choosing(picker, "Repeat", names, names[0][0], show);
 }
 
-/** The chart of some rows of a timeline: the host's calls, and a lane for each stream. */
-export function draw(timeline, rows, width) {
+/** The chart of some rows of a timeline: the host's calls, and a lane for each stream; found(at): whether one is marked. */
+export function draw(timeline, rows, width, found = () => false) {
   const operations = rows.map((row) => ({
     name: timeline.name[row] ?? timeline.kind[row],
     start: timeline.start_ns[row],
@@ -49,7 +49,7 @@ export function draw(timeline, rows, width) {
     return [
       host && boxOf(0, call, call + calling, "launch", "var(--c4)", `host call for ${name}: ${nano(calling)}`),
       at > 0 && gap > 0 && s("g", s("title", `idle ${nano(gap)}`), s("line.gap", { x1: x(start - gap), x2: x(start), ...middle(lane) })),
-      boxOf(lane, start, last, name, "var(--c0)", title),
+      boxOf(lane, start, last, name, found(at) ? "var(--c1)" : "var(--c0)", title),
     ];
   });
   const ticks = x

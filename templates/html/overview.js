@@ -1,7 +1,7 @@
 /** Overview: a row per kernel, and the roofline of all points. */
 
 import { best } from "./choices.js";
-import { breakable, countOf, each, framed, h, section } from "./dom.js";
+import { breakable, framed, h, section, warned } from "./dom.js";
 import { number, percent } from "./format.js";
 import { roofline } from "./roofline.js";
 import { limitedBy, limiterSigns, targetSigns } from "./signs.js";
@@ -12,7 +12,10 @@ export function overview(evidence, params) {
   const side = evidence.side;
   return [
     Object.entries(side.stopped ?? {}).map(([name, reason]) => h("p.warning", `${name} is left out: ${reason}`)),
-    side.warnings.length > 0 && warned(side.warnings),
+    warned(
+      side.warnings.map(({ text }) => text),
+      side.warnings.map(({ report, text }) => [h("code", report), ` ${text}`]),
+    ),
     section("Kernels", null, kernels(evidence, side)),
     section(
       "Roofline",
@@ -20,13 +23,6 @@ export function overview(evidence, params) {
       roofline(side, params),
     ),
   ];
-}
-
-/** What the tools warned of when they captured: a line, which opens to all. */
-function warned(warnings) {
-  const said = [...countOf(warnings, ({ text }) => text)].map(([text, count]) => `${text} (${count})`);
-  const items = each("ul", warnings, ({ report, text }) => h("li", h("code", report), ` ${text}`));
-  return h("details.warning", h("summary", `The tools warned: ${said.join("; ")}`), items);
 }
 
 const HEADS = [

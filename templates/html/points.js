@@ -1,6 +1,7 @@
 /** Points: every point in one table, sorted, filtered and grouped as the reader likes. */
 
-import { chooser, csv, save } from "./columns.js";
+import { chooser } from "./columns.js";
+import { csv } from "./csv.js";
 import { button, countOf, facets, fill, h, picker } from "./dom.js";
 import { count, headUnit, inColumn } from "./format.js";
 import { listing } from "./grid.js";
@@ -18,6 +19,8 @@ export function points(evidence, params) {
   const cols = params.get("cols")?.split(",") ?? usual;
   const chosen = chosenOf(params, { q: "", sort: "", by: "" });
   chosen.cols = cols.filter((name) => side.columns.has(name));
+  const strange = [...cols, chosen.by, chosen.sort.replace(/^-/, "")].filter((name) => name && !side.columns.has(name));
+  if (!side.columns.has(chosen.by)) chosen.by = "";
   chosen.mark = params.getAll("mark").filter((id) => evidence.find(id));
   const panels = { bar: h("div.marked"), facets: h("div.facets") };
   const view = { evidence, side, chosen, signs: limiterSigns(side.points.limiter), kinds: targetSigns(side), ...panels };
@@ -45,15 +48,15 @@ export function points(evidence, params) {
     filter: "filter: prefill batch=32 time_cold_us>100 -fa2",
     words: (name) => reader(name === "status" ? { values: side.points.status } : side.columns.get(name)),
     text: ({ at }) => side.points.id[at],
-    told: (found) => `${found.length} of ${side.size} points`,
+    told: (found) => `${found.length} of ${side.size} points${strange.length ? `; no column ${strange.join(", ")}` : ""}`,
     chosen,
     value: (key) => reader(side.columns.get(key)) ?? (() => null),
     shown: (found) => rowsOf(view, found),
     beside: [
       picker("Group", [...groups, ...parameters], chosen.by, by),
       button("", { onclick: () => chooser(side, chosen.cols, recolumn) }, "Columns…"),
-      button("", { onclick: () => save("points.csv", shownAsCsv(view)) }, "CSV"),
     ],
+    csv: () => shownAsCsv(view),
     open: ({ at }) => at !== undefined && go("point", { id: evidence.reference(side, at) }),
     mark: ({ at }) => mark(view, at),
   });

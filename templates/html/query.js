@@ -46,6 +46,11 @@ function ofColumn({ sign, text }, value) {
   return sign === "=" ? equal : (row) => !equal(row);
 }
 
+/** Names in a query that are no column's: a word with one of them holds for no row. */
+export function unknown(query, find) {
+  return words(query).flatMap(({ name }) => (name && !find(name) ? [name] : []));
+}
+
 /** A query with a word for a column put in, or its words of that column taken out where value is null. */
 export function withWord(query, name, value) {
   const others = [...query.matchAll(WORD)].map((m) => m[0].trim()).filter((word) => !word.replace(/^-/, "").startsWith(`${name}=`));

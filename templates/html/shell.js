@@ -1,5 +1,6 @@
 /** The shell of a page: its head, its tabs, which view the address asks for, and what keys do. */
 
+import { withSavers } from "./csv.js";
 import { button, each, fill, h, popup, table } from "./dom.js";
 import { href, read } from "./state.js";
 
@@ -21,15 +22,17 @@ export async function show({ given, views, within, name, brand, step }) {
     for (const link of tabs.children) link.ariaCurrent = link.dataset.view === tab ? "page" : null;
     // Where the tabs have no room the one that is shown is scrolled to.
     tabs.scrollLeft = tabs.querySelector("[aria-current]").offsetLeft - tabs.offsetLeft - tabs.clientWidth / 2;
-    document.title = `${[title, params.getAll("id").join(", ")].filter(Boolean).join(" ")} · ${name} · ncuflow`;
-    turn += 1;
-    const mine = turn;
+    document.title = `${[title, read().params.getAll("id").join(", ")].filter(Boolean).join(" ")} · ${name} · ncuflow`;
+    const mine = ++turn;
     const content = await view(given, params);
     if (mine !== turn) return;
-    fill(main, content);
+    const strange = [...new Set(params.keys())].filter((name) => !params.asked.has(name));
+    if (location.hash.length > 2 && shown !== asked) strange.unshift(asked);
+    fill(main, strange.length > 0 && h("p.warning", `Unknown in the address: ${strange.join(", ")}.`), content);
     main.dataset.view = shown;
     scrollTo(0, 0);
   };
+  withSavers(main);
   addEventListener("hashchange", turned);
   listen([...tabs.children], step);
   await turned();
@@ -46,8 +49,17 @@ function header(brand, tabs) {
     h("a.skip", { href: "#main", onclick: skip }, "Skip to the content"),
     h("p.brand", h("b", "ncuflow"), brand),
     tabs,
+    index(),
     button(".help", { "aria-label": "Keys", onclick: help }, "?"),
   );
+}
+
+/** The sections of what is shown, listed when asked for. */
+function index() {
+  const list = h("ul.panel");
+  const go = (head) => h("li", button("", { onclick: () => head.scrollIntoView() }, head.textContent));
+  const ontoggle = () => fill(list, ...[...document.querySelectorAll("main h2")].map(go));
+  return h("details.index", { ontoggle }, h("summary.button", "Sections"), list);
 }
 
 const KEYS = [

@@ -5,7 +5,7 @@ import { away, choosing, cut, fill, folded, h, picker, section, switcher } from 
 import { count, number, percent } from "./format.js";
 import { listing } from "./grid.js";
 import { icicle } from "./icicle.js";
-import { about, baseName, byKey, heat, heatColumn, instructionsOf, PANEL, PC, reasonsOf, SASS, samplesOf, told } from "./instructions.js";
+import { about, byKey, heat, heatColumn, instructionsOf, PANEL, PC, reasonsOf, SASS, samplesOf, told } from "./instructions.js";
 import { chosenOf, href, update } from "./state.js";
 
 const WORD_BYTES = 16; // of an instruction, from Volta on
@@ -60,7 +60,7 @@ function keyOf(row, by) {
 }
 
 function lineOf({ file, line }) {
-  return line ? `${baseName(file)}:${line}` : "–";
+  return line ? `${file.split("/").at(-1)}:${line}` : "–";
 }
 
 function placesOf({ rows, chosen, total, stalls, tag }, choose) {

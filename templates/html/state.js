@@ -1,9 +1,21 @@
 /** State: the view and all that a reader chose, in the address, so that a link shows what its sender saw. */
 
+/** The parameters of an address, and which of them a view asked for. */
+class Asked extends URLSearchParams {
+  asked = new Set();
+  get(name) {
+    return this.getAll(name)[0] ?? null;
+  }
+  getAll(name) {
+    this.asked.add(name);
+    return super.getAll(name);
+  }
+}
+
 /** {view, params} of an address's fragment: #/points?q=decode */
 export function read(hash = location.hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
-  return { view: path || "overview", params: new URLSearchParams(query ?? "") };
+  return { view: path || "overview", params: new Asked(query ?? "") };
 }
 
 /** The fragment of a view. params: {name: value, or a list of them}; null and "" are left out. */

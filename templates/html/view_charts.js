@@ -77,19 +77,25 @@ export function series({ series: found }) {
  * found: name -> [[x, warps of an SM]] at the places where they change; of and row: the launch.
  */
 export function curves(found, of, row) {
-  const now = { registers: of.registers[row], "shared memory": sharedMemory(of, row), "block size": of.block_size[row] };
-  const names = Object.keys(found).filter((name) => found[name].length > 1 && now[name] !== null);
+  // What a launch has, in which unit, and how many of the report's that is.
+  const now = {
+    registers: [of.registers[row], "registers per thread", 1],
+    "shared memory": [sharedMemory(of, row), "KiB of shared memory per block", 1024],
+    "block size": [of.block_size[row], "threads per block", 1],
+  };
+  const names = Object.keys(found).filter((name) => found[name].length > 1 && now[name][0] !== null);
   if (!names.length) return null;
   const charts = names.map((name) => {
-    const text = (value) => (name === "shared memory" ? `${number(value / 1024)}k` : number(value));
+    const [value, unit, times] = now[name];
     const marks = [
-      Plot.lineY(found[name], { ...X, curve: "step-after", stroke: "var(--c0)", strokeWidth: 1.4 }),
-      Plot.ruleX([now[name]], { stroke: "var(--c1)", strokeWidth: 1.6 }),
-      Plot.text([now[name]], { x: (x) => x, text, frameAnchor: "top", textAnchor: "start", dx: 4, fill: "var(--text)" }),
+      Plot.lineY(found[name], { x: ([x]) => x / times, y: X.y, curve: "step-after", stroke: "var(--c0)", strokeWidth: 1.4 }),
+      Plot.ruleX([value / times], { stroke: "var(--c1)", strokeWidth: 1.6 }),
     ];
-    const told = `Warps of an SM over ${name}; this launch has ${number(now[name])}`;
-    const options = { x: { ticks: 4, tickFormat: text }, height: 120, marginLeft: 30, marks };
-    return [`Occupancy over ${name}`, told, h("span.note", `warps of an SM over ${name}`), options];
+    const told = `Warps per SM over ${unit}; this launch: ${number(value / times)}`;
+    const x = { ticks: 4, tickFormat: (at) => number(at), label: unit, labelArrow: "none" };
+    const y = { label: "warps per SM", labelArrow: "none" };
+    const options = { x, y, height: 146, marginTop: 22, marginBottom: 34, marginLeft: 30, marks };
+    return [`Occupancy over ${name}`, told, h("span.note", told), options];
   });
   return multiples(charts);
 }

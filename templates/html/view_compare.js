@@ -1,7 +1,7 @@
 /** Reports beside each other, kernel by kernel and line by line; the first is the baseline. */
 
 import { block } from "./block.js";
-import { button, choosing, cut, fill, folded, h, picker, section, table } from "./dom.js";
+import { button, choosing, coded, cut, fill, folded, h, picker, section, table } from "./dom.js";
 import { change, interval, micro, nano, number, percent, quantity, relative, si, signed } from "./format.js";
 import { Grid, toRow } from "./grid.js";
 import { byKey, codeColumn, instructionsOf, samplesOf } from "./instructions.js";
@@ -126,7 +126,7 @@ function source(main, found) {
 /** The change of a value; of one that is per cent already, in points. */
 function changedValue(base, head, points) {
   if (typeof base === "string" || typeof head === "string") return base === head ? "same" : "";
-  if (points && base !== null && head !== null) return `${head < base ? "−" : "+"}${number(Math.abs(head - base))} points`;
+  if (points && base !== null && head !== null) return `${signed(Number((head - base).toFixed(1)), (by) => by.toFixed(1))} points`;
   return change(relative(base, head));
 }
 
@@ -144,7 +144,7 @@ function ofPair(main, one) {
     title,
     "Launches of one kernel in one range, on one grid, are samples of it; as ncuflow compare prints it.",
     differ && h("p", differ),
-    one.notes.map((note) => h("p.note", note)),
+    one.notes.map((note) => h("p.note", coded(note))),
     table(["kernel", ["baseline"], ["then"], ["change"], ["interval"], "verdict", "why"], rows, title),
     more > 0 && h("p.note", `${more} more that changed less.`),
     only("Only in the baseline", one.only_base),
@@ -189,20 +189,13 @@ function alike(a, b) {
   return other < 0 ? a.length : other;
 }
 
-/** The files that both have lines of, by the ends of their names, the most sampled of the baseline first. */
-function shared(base, head) {
-  const files = ({ rows, found }) => {
+/** The files that both have lines of, by their names, the most sampled of the baseline first. */
+function shared(...sides) {
+  const [ours, theirs] = sides.map(({ rows, found }) => {
     const lined = rows.filter((row) => row.file !== null && row.line);
-    return byKey(lined, (row) => row.file).map(({ name }) => ({ at: name, parts: found.files[name].split(/[/\\]/).reverse() }));
-  };
-  const [ours, theirs] = [files(base), files(head)];
-  const pairs = ours.map(({ at, parts }) => {
-    const other = d3.greatest(theirs, (one) => alike(parts, one.parts));
-    return { places: [at, other?.at], near: other ? alike(parts, other.parts) : 0, name: parts[0] };
+    return new Map(byKey(lined, (row) => row.file).map(({ name }) => [found.files[name], name]));
   });
-  // Of several that are nearest to one file the nearest has it.
-  const best = (one) => d3.greatest(pairs, (pair) => (pair.places[1] === one.places[1] ? pair.near : null));
-  return pairs.filter((one) => one.near > 0 && best(one) === one);
+  return [...ours].filter(([name]) => theirs.has(name)).map(([name, at]) => ({ name, places: [at, theirs.get(name)] }));
 }
 
 /** The lines of a file of both, as a grid that begins at the line that changed most, else has the most samples. */

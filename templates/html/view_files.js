@@ -1,6 +1,6 @@
 /** The files: what made them, what is wrong with them, what they lack, and the NVTX ranges in them. */
 
-import { each, h, section, table, tabled } from "./dom.js";
+import { each, h, section, table, tabled, warned } from "./dom.js";
 import { count, nano, number, percent } from "./format.js";
 
 export function files(main) {
@@ -24,8 +24,7 @@ export function files(main) {
 
 function facts({ file, version, devices, problems }, tool, note, found) {
   const rows = [["made by", [tool, version].filter(Boolean).join(" ")], ["GPU", devices.join(", ") || "–"], ...found];
-  const wrong = problems.map((text) => h("p.warning", text));
-  return section(file, note, table(["", "value"], rows, "Facts of the file"), wrong);
+  return section(file, note, table(["", "value"], rows, "Facts of the file"), warned(problems));
 }
 
 /** What a report lacks, said once. */

@@ -13,7 +13,7 @@ import { curves, mix, series, spread } from "./view_charts.js";
 import { memory } from "./view_memory.js";
 import { source } from "./view_source.js";
 
-const GONE = "Left out for the size of this file. `ncuflow view` of fewer files has it.";
+const GONE = "Left out for the size of this file; ncuflow view of fewer files has it.";
 const PARTS = { profile: ["Profile", profile], source: ["Source", ofSource], counters: ["Counters", counters] };
 
 export async function kernel(main, params) {
@@ -194,7 +194,7 @@ function roomWords(verdict) {
 async function ofSource({ main, report, place }) {
   const found = await block(`code ${place.r} ${place.k}`);
   if (found) return source(main, found);
-  const none = "Not in this report: instructions of this kernel. `ncu --section SourceCounters` brings them.";
+  const none = ["Not in this report: instructions of this kernel; ", h("code", "ncu --section SourceCounters"), " brings them."];
   return h("p.empty", report.kernels.code[place.k] ? GONE : none);
 }
 

@@ -1,9 +1,9 @@
 /** Source, PTX and SASS beside each other, each line with the samples that found warps there. */
 
-import { fill, h, picker, section } from "./dom.js";
+import { button, fill, h, picker, section } from "./dom.js";
 import { count, number, percent } from "./format.js";
-import { Grid, listing, toRow } from "./grid.js";
-import { about, baseName, byKey, codeColumn, heatColumn, instructionsOf, PANEL, PC, SASS, samplesOf, told } from "./instructions.js";
+import { Grid, listing, saverOf, toRow } from "./grid.js";
+import { about, byKey, codeColumn, heatColumn, instructionsOf, PANEL, PC, SASS, samplesOf, told } from "./instructions.js";
 
 /** found: the code block of a kernel. */
 export function source(main, found) {
@@ -17,10 +17,10 @@ export function source(main, found) {
   }));
   const total = samplesOf(rows);
   const files = filesOf(found, rows);
-  const view = { main, found, rows, total, file: files[0]?.name ?? null, linked: new Set(), panel: h(...PANEL) };
+  const view = { main, found, rows, total, file: files[0]?.name ?? null, linked: new Set(), ptx: true, panel: h(...PANEL) };
   const panes = h("div.panes");
   const show = () => {
-    view.panes = [textPane(view), ptxPane(view), sassPane(view)].filter(Boolean);
+    view.panes = [textPane(view), view.ptx && ptxPane(view), sassPane(view)].filter(Boolean);
     fill(panes, ...view.panes.map((one) => one.node));
   };
   show();
@@ -28,14 +28,20 @@ export function source(main, found) {
   requestAnimationFrame(() => open(view, hottest(view)));
   const choices = files.map(({ name, samples }) => {
     const part = total ? percent(samples / total) : "–";
-    return [String(name), `${baseName(found.files[name])} · ${part}${found.sources[name] ? "" : " · no text"}`];
+    return [String(name), `${found.files[name]} · ${part}${found.sources[name] ? "" : " · no text"}`];
   });
-  const choice = picker("File", choices, String(view.file), (at) => {
-    view.file = Number(at);
+  const again = (patch) => {
+    Object.assign(view, patch);
     show();
     open(view, hottest(view));
-  });
-  const chosen = choices.length > 0 && h("div.controls", choice, h("code.note.wrap", found.files[view.file]));
+  };
+  const choice = choices.length > 0 && picker("File", choices, String(view.file), (at) => again({ file: Number(at) }));
+  const onclick = () => {
+    again({ ptx: !view.ptx });
+    ptx.setAttribute("aria-pressed", String(view.ptx));
+  };
+  const ptx = button("", { pressed: true, onclick }, "PTX");
+  const chosen = h("div.controls", choice, rows.some((row) => row.ptx !== null) && ptx);
   const note = `${told(rows, files.length > 0)} Choose a line to see what belongs to it in the others.`;
   return section("Source", note, chosen, panes, view.panel);
 }
@@ -138,7 +144,8 @@ function pane(view, name, rows, columns, list) {
     if (!own && first >= 0) toRow(grid, first);
     grid.draw(true);
   };
-  return { grid, link, node: h("div.pane", h("h3", name), made?.controls, grid.element) };
+  const kind = name.startsWith("Source, from") ? "div.pane.wide" : "div.pane";
+  return { grid, link, node: h(kind, h("h3", name), made?.controls ?? saverOf(grid), grid.element) };
 }
 
 function textPane(view) {
@@ -154,7 +161,7 @@ function textPane(view) {
   return pane(view, from ? `Source, from the ${from}` : "Source lines, without their text", rows, [
     { key: "line", label: "line", number: true, width: 6, text: (row) => String(row.line) },
     ...worst(view),
-    codeColumn("text", "source", text ? 52 : 6),
+    codeColumn("text", "source", text ? 80 : 6),
   ]);
 }
 
@@ -170,7 +177,7 @@ const WORDS = ["pc", "samples", "sass", "ptx", "top", "line", "executed", "threa
 
 function sassPane(view) {
   const rows = view.rows.map((row) => ({ ...row, own: [row] }));
-  const where = ({ file, line }) => (line && file !== null ? `${baseName(view.found.files[file])}:${line}` : "–");
+  const where = ({ file, line }) => (line && file !== null ? `${view.found.files[file]}:${line}` : "–");
   const columns = [
     PC,
     SASS,

@@ -2,13 +2,14 @@
 
 import { block } from "./block.js";
 import { chart } from "./chart.js";
-import { choosing, cut, fill, h, section, switcher } from "./dom.js";
+import { button, choosing, cut, fill, h, LIVE, search, section, switcher, warned } from "./dom.js";
 import { nano, number, percent } from "./format.js";
 import { draw } from "./lanes.js";
 import { line } from "./spark.js";
 import { keep } from "./state.js";
 
-const AT_ONCE = 120; // operations of one picture
+const AT_ONCE = 120; // operations of one picture, before a reader zooms
+const [CLOSEST, WIDEST] = [8, 960];
 const MOST_ROWS = 200;
 
 export function trace(main, params) {
@@ -22,7 +23,7 @@ async function ofTrace(found, t) {
   const operations = await block(`trace ${t}`);
   const note = `${number(found.count)} operations over ${nano(found.span_ns)}; totals of overlapping work exceed wall time.`;
   return [
-    found.problems.map((text) => h("p.warning", text)),
+    warned(found.problems),
     section("What ran", note, summary(found)),
     operations
       ? section("Timeline", null, timeline(operations, found.count))
@@ -42,25 +43,46 @@ function summary(found) {
   return cut(heads, found.summary, cells, "What ran", MOST_ROWS, " names, each of less time");
 }
 
+/** The operations in a window that moves, widens and goes to those of a name. */
 function timeline(operations, count) {
   const here = operations.name.length;
   if (!here) return h("p.empty", "Nothing ran on a GPU in this trace.");
   const frame = h("div");
-  const where = h("output.count");
-  const last = Math.max(0, Math.ceil(here / AT_ONCE) - 1);
-  const range = { type: "range", min: 0, max: last, step: 1, value: 0, "aria-label": "Part of the trace" };
-  const slider = h("input", { ...range, oninput: () => show() });
-  const show = () => {
-    const first = Number(slider.value) * AT_ONCE;
-    const rows = d3.range(first, Math.min(here, first + AT_ONCE));
-    fill(where, `operations ${first} to ${first + rows.length - 1} of ${count}`);
+  const where = h("output.count", LIVE);
+  let [first, most, asked] = [0, AT_ONCE, ""];
+  const named = (row) => asked && `${operations.name[row] ?? operations.kind[row]}`.toLowerCase().includes(asked);
+  const range = { type: "range", min: 0, max: Math.max(0, here - 1), value: 0, "aria-label": "Part of the trace" };
+  const slider = h("input", { ...range, oninput: () => show(Number(slider.value)) });
+  const show = (from) => {
+    first = Math.max(0, Math.min(here - most, Math.round(from)));
+    slider.value = first;
+    const rows = d3.range(first, Math.min(here, first + most));
+    const all = asked && `; ${number(d3.range(here).filter(named).length)} of that name`;
+    fill(where, `operations ${first} to ${first + rows.length - 1} of ${count}`, all);
     const part = partOf(operations, rows);
-    const drawn = chart("Timeline", (width) => draw(part, d3.range(rows.length), width));
-    fill(frame, drawn);
+    const drawn = (width) => draw(part, d3.range(rows.length), width, (at) => named(rows[at]));
+    fill(frame, chart("Timeline", drawn));
   };
-  show();
+  const zoom = (by) => {
+    const middle = first + most / 2;
+    most = Math.max(CLOSEST, Math.min(WIDEST, most * by));
+    show(middle - most / 2);
+  };
+  const go = (from) => {
+    const next = d3.range(here).find((at) => named((from + at) % here));
+    show(next === undefined ? first : ((from + next) % here) - 1);
+  };
+  const find = (text) => {
+    asked = text.toLowerCase();
+    go(first + 1);
+  };
+  const props = { placeholder: "find an operation, Enter: the next", "aria-label": "Find an operation" };
+  const box = search({ ...props, onkeydown: (event) => event.key === "Enter" && go(first + 2) }, find);
+  const closer = button("", { "aria-label": "Zoom in", onclick: () => zoom(0.5) }, "+");
+  const wider = button("", { "aria-label": "Zoom out", onclick: () => zoom(2) }, "−");
+  show(0);
   const left = here < count && `The first ${number(here)} of ${number(count)} operations are drawn; all are in the table above.`;
-  return [h("div.controls", last > 0 && slider, where), frame, left && h("p.note", left)];
+  return [h("div.controls", box, slider, closer, wider, where), frame, left && h("p.note", left)];
 }
 
 /** Some operations with their times from the first of them. */

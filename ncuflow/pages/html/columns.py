@@ -67,6 +67,16 @@ COMPARED = (
     "main_kernel", "top_stall", "top_stall_share", "sm_clock_ghz",
 )  # fmt: skip
 
+# Words of column names that a reader would not guess.
+WORDS = {
+    "gbs": "bandwidth", "tflops": "FLOP rate", "ai": "intensity", "sol": "SOL", "sm": "SM", "dram": "DRAM", "l2": "L2",
+    "l1": "L1", "insitu": "in application", "smem": "shared memory", "flops": "FLOP", "n": "samples",
+    "q25": "lower quartile", "q75": "upper quartile", "fraction": "of", "pct": "", "us": "", "ghz": "", "mhz": "",
+}  # fmt: skip
+ADVICE = ("optimization", "warning")  # types of NVIDIA's rules that advise
+# Fires for any kernel: it wants memory allocated as compressible, which torch does not do.
+NO_ADVICE = "MemoryL2Compression"
+
 
 @dataclass(frozen=True)
 class ShownSide:
@@ -126,7 +136,16 @@ def meanings() -> JsonObject:
 def asdict_plain(column: Any) -> JsonObject:
     """A column's declaration without its function."""
     named = ("name", "kind", "unit", "formula", "terms", "keys", "main", "evidence")
-    return {name: getattr(column, name) for name in named} | {"source": column.source}
+    return {name: getattr(column, name) for name in named} | {
+        "source": column.source,
+        "label": label_of(column.name),
+    }
+
+
+def label_of(name: str) -> str:
+    """ "time_cold_us" as "time cold": the name of a column without its unit, in words."""
+    words = (WORDS.get(word, word) for word in name.split("_"))
+    return " ".join(filter(None, words))
 
 
 def side_of(side: ShownSide) -> JsonObject:
@@ -170,11 +189,32 @@ def target_of(results: Results, index: Any) -> JsonObject:
         "best": best and best["id"],
         "noise": results["noise"],
         "prices": list(prices(results)),
+        "rules": rules(results),
         "opportunities": [
             {name: value for name, value in row.items() if name != "points"}
             for row in found["opportunities"]
         ],
     }
+
+
+def rules(results: Results) -> list[JsonObject]:
+    """NVIDIA's rules that fired at points of a target, those at most points first, with the largest estimate of each."""
+    found: dict[str, list[tuple[str, Any]]] = defaultdict(list)
+    for point in results["points"]:
+        for kernel in point["kernels"]:
+            for rule in kernel["rules"]:
+                if rule["type"] in ADVICE and rule["rule"] != NO_ADVICE:
+                    found[rule["rule"]].append((point["point"], rule))
+    told = []
+    for name, fired in found.items():
+        at, most = max(fired, key=lambda one: one[1]["speedup_pct"] or 0)
+        words = {
+            "pct": most["speedup_pct"],
+            "kind": most["speedup_type"],
+            "message": most["message"],
+        }
+        told.append({"rule": name, "points": len({point for point, _ in fired}), "id": at, **words})
+    return sorted(told, key=lambda one: -one["points"])
 
 
 def points(all_results: Sequence[Results]) -> JsonObject:
@@ -217,7 +257,9 @@ def prices(results: Results) -> Iterator[JsonObject]:
             called = {"key": choice.key, "title": choice.title, "called": choice.called}
             yield called | {
                 "pairs": [
-                    asdict(price) | {"fixed": dict(price.fixed), "traits": dict(price.traits)}
+                    asdict(price)
+                    | {"fixed": dict(price.fixed), "traits": dict(price.traits)}
+                    | {"label": label_of(price.metric)}
                     for price in found
                 ]
             }

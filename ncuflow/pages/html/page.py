@@ -23,6 +23,7 @@ from ncuflow.evidence.provenance import one_line
 from ncuflow.io import UsageError, read_json, resource, write_text
 from ncuflow.pages.html import columns as html_columns
 from ncuflow.pages.html import prose as html_prose
+from ncuflow.pages.html.claims import with_words
 from ncuflow.pages.html.columns import ShownSide
 
 FOLDER = "templates/html"
@@ -74,7 +75,7 @@ def _blocks(sides: Sequence[ShownSide], comparisons: Sequence[Any]) -> Iterator[
     for number, side in enumerate(sides):
         yield from side.blocks(number)
         if claims := side.findings.optional("claims"):
-            yield f"claims {number}", claims
+            yield f"claims {number}", with_words(claims)
     if comparisons:
         yield "compare", list(comparisons)
     elif prose := html_prose.pages(sides[-1].folder / "reports", sides[-1].findings.targets):

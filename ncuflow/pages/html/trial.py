@@ -1,14 +1,12 @@
-"""The page of a trial: one HTML file without script, made of the trial's record alone."""
+"""The page of a trial, made of the trial's record alone."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import jinja2
 
 from ncuflow.experiments import text
 from ncuflow.experiments.record import (
@@ -21,16 +19,21 @@ from ncuflow.experiments.record import (
 )
 from ncuflow.format import change as relative
 from ncuflow.format import micro, number, percent, quantity
-from ncuflow.io import clean, resource
 from ncuflow.pages import Context
+from ncuflow.pages.html import static
 from ncuflow.parsers.registry import METRICS
 from ncuflow.race import measure
 
-FOLDER = "templates/html"
-BUDGET = 300_000  # bytes of a page
+BUDGET = 350_000  # bytes of a page
 # How many points of a trial are shown with counters, and how many changes with theirs: less where that is too much.
 DETAILS = (1000, 16, 6, 2, 0)
 WIDTH = 240.0  # pixels of an interval's drawing
+CLOCK_US = 0.001  # a nanosecond: no launch is timed closer
+LITTLE = 0.01  # of a difference: a cause that adds less is told at its end
+STEPS = tuple(
+    m * 10.0**e for e in range(-4, 6) for m in (1, 2, 5)
+)  # between ticks of an axis, of 1
+MOST_TICKS = 5
 SIGNS = {"+": "added", "-": "removed", "@": "place"}
 
 
@@ -45,16 +48,25 @@ def rendered(trials: Sequence[Trial]) -> str:
 
 def _rendered(trials: Sequence[Trial], most: int) -> str:
     ranked = text.ranked(trials)
-    title = ", ".join(trial.change.name for _, trial in ranked)
-    return environment().get_template("trial.html.j2").render(
-        title=title,
-        style="".join(
-            (resource(FOLDER) / name).read_text(encoding="utf-8")
-            for name in ("style.css", "trial.css")
-        ),
-        ranking=[(rank, trial, _mean(trial)) for rank, trial in ranked] if len(trials) > 1 else [],
-        trials=[TrialView(trial, most) for _, trial in ranked],
-    )  # fmt: skip
+    views = [TrialView(trial, most, at) for at, (_, trial) in enumerate(ranked, 1)]
+    ranking = [(rank, trial, _mean(trial)) for rank, trial in ranked] if len(trials) > 1 else []
+    sections = [("ranking", "Ranking")] if ranking else views[0].sections
+    if ranking:
+        sections += [(f"trial-{view.number}", view.trial.change.name) for view in views]
+    return static.rendered(
+        "trial.html.j2",
+        ", ".join(trial.change.name for _, trial in ranked),
+        f"{ranked[0][1].target} · {ranked[0][1].gpu or 'unknown GPU'}",
+        sections,
+        ranking=ranking,
+        trials=views,
+        micro=micro,
+        number=number,
+        percent=percent,
+        place=file_and_line,
+        spelled=measure.with_interval,
+        adds=adds,
+    )
 
 
 def _mean(trial: Trial) -> str | None:
@@ -62,27 +74,11 @@ def _mean(trial: Trial) -> str | None:
     return None if found is None else relative(found - 1)
 
 
-@cache
-def environment() -> jinja2.Environment:
-    """Jinja2 by which all that a record says is text; an undefined name is an error."""
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(resource(FOLDER)),
-        undefined=jinja2.StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_printable,
-    )
-    env.globals |= {"micro": micro, "number": number, "percent": percent, "place": file_and_line}
-    env.globals["spelled"] = measure.with_interval
-    return env
-
-
-def _printable(value: Any) -> Any:
-    """What a template prints: characters that a reader could not see are made visible, and a dash is what is not known."""
-    if value is None:
-        return "–"
-    return clean(value) if type(value) is str else value
+def adds(us: float) -> str:
+    """A part of a difference in time with its sign; below what a clock tells it is nothing."""
+    if abs(us) < CLOCK_US:
+        return "0 µs"
+    return f"{'+' if us > 0 else '−'}{micro(abs(us))}"
 
 
 class Row(NamedTuple):
@@ -101,11 +97,32 @@ class DiffLine(NamedTuple):
     text: str
 
 
+class Axis(NamedTuple):
+    """From the least to the most of what is drawn on it, of 1."""
+
+    low: float
+    high: float
+
+    def at(self, value: float) -> float:
+        """Its place in pixels."""
+        return round(WIDTH * (value - self.low) / (self.high - self.low), 1)
+
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """Places with what stands there: no difference, and round ones about each end that leave room between them."""
+        step = next(s for s in STEPS if (self.high - self.low) / s <= MOST_TICKS)
+        first, last = math.ceil(self.low / step), math.floor(self.high / step)
+        return [
+            (self.at(n * step), f"{100 * n * step:+.3g} %" if n else "0")
+            for n in range(first, last + 1)
+        ]
+
+
 class TrialView:
     """A trial as its page shows it. most: points whose counters are shown; those that differ come first."""
 
-    def __init__(self, trial: Trial, most: int) -> None:
-        self.trial = trial
+    def __init__(self, trial: Trial, most: int, number: int = 1) -> None:
+        self.trial, self.number = trial, number
         self.points = trial.points
         self.timed = [point for point in trial.points if point.timing is not None]
         self.cases = list({case.id: case for p in trial.points for case in p.cases}.values())
@@ -115,6 +132,23 @@ class TrialView:
         counted.sort(key=lambda point: not point.causes)
         self.counted = [PointView(point) for point in counted[:most]]
         self.left_out = len(counted) - len(self.counted)
+
+    def id(self, name: str) -> str:
+        """Of a section, on a page of several trials as well."""
+        return f"{name}-{self.number}"
+
+    @property
+    def sections(self) -> list[static.Section]:
+        """Those that this trial has."""
+        has = {
+            "right": ("Is it right?", self.cases),
+            "faster": ("Is it faster?", self.timed),
+            "why": ("Why", any(one.point.causes for one in self.counted)),
+            "change": ("The change", self.trial.change.diff),
+            "compiled": ("Compiled", self.trial.modules),
+            "counters": ("Counters", self.counted),
+        }
+        return [(self.id(name), title) for name, (title, there) in has.items() if there]
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -143,19 +177,33 @@ class TrialView:
         """Points that were not timed."""
         return [point for point in self.points if point.timing is None]
 
+    @cached_property
+    def axis(self) -> Axis:
+        """One axis for the intervals of all points."""
+        timings = [point.timing for point in self.timed if point.timing is not None]
+        ends = [
+            end
+            for one in timings
+            for found in (one.change, one.noise)
+            for end in (found.low, found.high)
+        ]
+        low, high = min([*ends, -self.trial.effect]), max([*ends, self.trial.effect])
+        spare = 0.04 * (high - low)
+        return Axis(low - spare, high + spare)
+
     def strip(self, point: PointTrial) -> Context:
-        """The drawing of an interval: places in pixels, the middle being no difference."""
+        """The drawing of an interval: places in pixels on the axis of all points."""
         assert point.timing is not None
-        found, noise, effect = point.timing.change, point.timing.noise, self.trial.effect
-        most = 1.15 * max(map(abs, (found.low, found.high, noise.low, noise.high, effect)))
-
-        def at(value: float) -> float:
-            return round(WIDTH / 2 * (1 + value / most), 1)
-
+        found, noise, effect, at = (
+            point.timing.change,
+            point.timing.noise,
+            self.trial.effect,
+            self.axis.at,
+        )
         bounds = {"low": at(found.low), "high": at(found.high), "middle": at(found.estimate)}
         return bounds | {
             "width": WIDTH,
-            "zero": WIDTH / 2,
+            "zero": at(0),
             "effect": (at(-effect), at(effect)),
             "noise": (at(noise.low), at(noise.high)),
         }
@@ -179,13 +227,15 @@ class PointView:
     def __init__(self, point: PointTrial) -> None:
         assert point.counters is not None
         self.point, self.counters = point, point.counters
+        large = [one for one in point.causes if one.share is None or abs(one.share) >= LITTLE]
+        self.causes, self.small = large, [one for one in point.causes if one not in large]
         self.pairs = list(_pairs(self.counters.base, self.counters.change))
 
     @property
     def most(self) -> float:
         """The largest part of any cause, µs."""
         parts = [abs(part.delta_us) for cause in self.point.causes for part in cause.parts]
-        return max(parts, default=0.0) or 1.0
+        return max([CLOCK_US, *parts])
 
     def value(self, value: Any, unit: str) -> str:
         return quantity(value, unit) if isinstance(value, int | float | None) else str(value)
@@ -223,7 +273,7 @@ class PairView:
 
     @property
     def hot(self) -> list[tuple[str, list[HotPlace]]]:
-        sides = [("base", self.base), ("change", self.change)]
+        sides = [("baseline", self.base), ("candidate", self.change)]
         found = [(name, side.hot) for name, side in sides if side is not None]
         return found if any(places for _, places in found) else []
 

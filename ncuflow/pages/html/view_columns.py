@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ncuflow.compare import reports
 from ncuflow.explain.record import as_text
 from ncuflow.findings import limiter, statistics
 from ncuflow.findings.limiter import Share
@@ -263,7 +264,7 @@ def code(report: ReportView, at: int) -> JsonObject | None:
         "ptx": [one.ptx and ptx.setdefault(one.ptx, len(ptx)) for one in found.instructions],
         "ptx_texts": list(ptx),
         "samples": [samples.get(one.pc, []) for one in found.instructions],
-        "files": found.files,
+        "files": reports.distinct(found.files),
         "sources": [found.sources.get(place) for place in range(len(found.files))],
         "found": [found.found.get(place) for place in range(len(found.files))],
     }

@@ -1,24 +1,19 @@
-"""What an advice becomes: a page with a map of shapes, and a module of Python that a server imports."""
+"""The page of an advice: a map of the shapes, and every choice of each."""
 
 from __future__ import annotations
 
-import pprint
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jinja2
-
+from ncuflow.evidence.provenance import TIERS
 from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape
 from ncuflow.experiments.text import between, departing, longer, ruled, spelled, sure, taken
 from ncuflow.format import MISSING, micro
-from ncuflow.io import CommandError, resource
-from ncuflow.pages import Context
-from ncuflow.target.contract import Target
+from ncuflow.pages.html import static
 
-# Of choices, the most frequent first; what comes after them shares the last. Black is read on all of them.
-COLOURS = ("#9ecae1", "#fdd0a2", "#a1d99b", "#dadaeb", "#fcbba1", "#c7e9c0", "#fdae6b", "#bcbddc")
+COLOURS = 8  # of choices, the most frequent first; what comes after them shares the last
 
 
 class MapCell(NamedTuple):
@@ -48,13 +43,6 @@ class ShapeMap:
     lines: list[MapLine]
 
 
-class Maps(NamedTuple):
-    """All maps, and the colours of choices."""
-
-    maps: list[ShapeMap]
-    colours: Sequence[str]
-
-
 class ShapeRows(NamedTuple):
     """A shape with a row for each choice."""
 
@@ -66,16 +54,16 @@ class ShapeRows(NamedTuple):
 
 def rendered(advice: Advice) -> str:
     """The page's text."""
-    env = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-    )
     versions = ", ".join(f"{name} {value}" for name, value in advice.versions.items() if value)
-    text = resource("templates/html/advice.html").read_text(encoding="utf-8")
-    return env.from_string(text).render(
+    gpu = advice.gpu or "unknown GPU"
+    return static.rendered(
+        "advice.html.j2",
+        f"Advice, {gpu}",
+        "which choice for which shape",
+        [("rules", "Rules"), ("maps", "Maps"), ("shapes", "Shapes")],
         advice=advice,
         versions=versions,
+        source=TIERS[advice.tier],
         sure=sure(advice),
         rules=[ruled(rule) for rule in advice.rules],
         maps=_maps(advice.shapes),
@@ -83,7 +71,7 @@ def rendered(advice: Advice) -> str:
     )
 
 
-def _maps(shapes: Sequence[AdvisedShape]) -> Maps:
+def _maps(shapes: Sequence[AdvisedShape]) -> list[ShapeMap]:
     colours = _colours(shapes)
     found = []
     for target in dict.fromkeys(shape.target for shape in shapes):
@@ -93,7 +81,7 @@ def _maps(shapes: Sequence[AdvisedShape]) -> Maps:
         for shape in own:
             rest.setdefault(_title(shape, own, (row, column)), []).append(shape)
         found += [_map(title, row, column, some, colours) for title, some in rest.items()]
-    return Maps(found, COLOURS)
+    return found
 
 
 def _axes(shapes: Sequence[AdvisedShape]) -> tuple[str, str]:
@@ -135,7 +123,7 @@ def _colours(shapes: Sequence[AdvisedShape]) -> dict[str, str]:
     """The class of each choice that is advised somewhere in place of the default."""
     names = [_settings(shape) for shape in shapes if not _grey(shape)]
     often = sorted(set(names), key=lambda name: (-names.count(name), name))
-    return {name: f"c{min(at, len(COLOURS) - 1)}" for at, name in enumerate(often)}
+    return {name: f"c{min(at, COLOURS - 1)}" for at, name in enumerate(often)}
 
 
 def _grey(shape: AdvisedShape) -> bool:
@@ -167,60 +155,3 @@ def _row(one: AdvisedChoice, shape: AdvisedShape) -> tuple[str, ...]:
     behind = between(one.behind) if one.behind else MISSING
     rounds = MISSING if one.rounds is None else str(one.rounds)
     return spelled(one, shape), micro(one.time_us), behind, outcome, rounds, micro(one.plan_us)
-
-
-def python_module(advice: Advice, targets: dict[str, Target]) -> str:
-    """The module's text. targets: by name, those of the advice. Raises CommandError where a shape lacks what it is called by."""
-    # What the record says stands in it as literals alone: whoever wrote the record writes no code.
-    template = resource("templates/advised.py.txt").read_text(encoding="utf-8")
-    return template.format(
-        gpu=advice.gpu,
-        versions=pprint.pformat(advice.versions, width=100),
-        measured=advice.date,
-        recording=advice.recording,
-        targets=pprint.pformat(_targets(advice, targets), width=110, sort_dicts=False),
-    )
-
-
-def _targets(advice: Advice, targets: dict[str, Target]) -> Context:
-    found = {}
-    for name, target in targets.items():
-        shapes = [s for s in advice.shapes if s.target == name and s.advised is not None]
-        if shapes:
-            found[name] = _entries(target, shapes)
-    return found
-
-
-def _entries(target: Target, shapes: Sequence[AdvisedShape]) -> Context:
-    """The parameters that make a shape, and the advice of each. What a step varies is a size; heads and dimensions are a model's,
-    and choose the kernel."""
-    free = {name for shape in shapes for one in shape.choices for name in one.settings}
-    names = [name for name in target.parameters if name not in free]
-    return {
-        "kinds": [name for name in names if name not in target.small],
-        "sizes": [name for name in names if name in target.small],
-        "shapes": [_entry(shape, names) for shape in shapes],
-    }
-
-
-def _entry(shape: AdvisedShape, names: Sequence[str]) -> Context:
-    chosen = shape.choice(shape.advised)
-    if chosen is None or not shape.params.keys() >= set(names):
-        raise CommandError(f"{shape.shape}: the advice lacks its choice, or a parameter of it")
-    return {
-        "shape": {name: shape.params[name] for name in names},
-        "settings": chosen.settings,
-        "asked": chosen.asked,
-        "why": _why(shape),
-    }
-
-
-def _why(shape: AdvisedShape) -> str:
-    if shape.advised == shape.shape:
-        return (
-            f"{shape.outcome}: no other choice is surely faster than the default at {shape.shape}"
-        )
-    if shape.regret is None:
-        return f"{shape.outcome} at {shape.shape}, where the default could not be timed"
-    low, high = (100 * bound for bound in (shape.regret.low, shape.regret.high))
-    return f"{shape.outcome} at {shape.shape}, where the default takes {low:.1f} to {high:.1f} % longer"
