@@ -100,18 +100,18 @@ class DiffLine(NamedTuple):
 class Axis(NamedTuple):
     """From the least to the most of what is drawn on it, of 1."""
 
-    low: float
-    high: float
+    start: float
+    end: float
 
     def at(self, value: float) -> float:
         """Its place in pixels."""
-        return round(WIDTH * (value - self.low) / (self.high - self.low), 1)
+        return round(WIDTH * (value - self.start) / (self.end - self.start), 1)
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
         """Places with what stands there: no difference, and round ones about each end that leave room between them."""
-        step = next(s for s in STEPS if (self.high - self.low) / s <= MOST_TICKS)
-        first, last = math.ceil(self.low / step), math.floor(self.high / step)
+        step = next(s for s in STEPS if (self.end - self.start) / s <= MOST_TICKS)
+        first, last = math.ceil(self.start / step), math.floor(self.end / step)
         return [
             (self.at(n * step), f"{100 * n * step:+.3g} %" if n else "0")
             for n in range(first, last + 1)
