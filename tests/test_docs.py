@@ -14,7 +14,7 @@ from conftest import ROOT, some
 
 from ncuflow.cli import COMMANDS, app, named
 from ncuflow.mcp import server
-from ncuflow.mcp.root import Root
+from ncuflow.mcp.answers import Root
 from ncuflow.target.contract import known
 
 SKILL = ROOT / "skills/ncuflow/SKILL.md"

@@ -17,7 +17,6 @@ from ncuflow.findings.results import read
 from ncuflow.io import BadInput
 from ncuflow.pages.context.section import Findings
 from ncuflow.pages.html import page as html
-from ncuflow.pages.html import prose as html_prose
 from ncuflow.pages.html.columns import ShownSide, main
 from ncuflow.pages.markdown.pages import render
 
@@ -177,7 +176,7 @@ def test_markup_in_a_page_s_text_stays_text(tmp_path):
     (tmp_path / "final-report.md").write_text(
         "# A <img src=x onerror=alert(1)>\n\n[x](javascript:alert(1)) [claims](claims.md) ![p](../figures/p.svg)\n"
     )
-    (page,) = html_prose.pages(tmp_path, [])
+    (page,) = html.prose_pages(tmp_path, [])
     assert "<img" not in page["html"] and "&lt;img" in page["html"]
     assert 'href="javascript:' not in page["html"]
     assert '<a href="#/claims">claims</a>' in page["html"]

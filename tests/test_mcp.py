@@ -20,8 +20,8 @@ from ncuflow.experiments import recorded
 from ncuflow.experiments.record import ChangeRecord, Trial
 from ncuflow.io import BadInput, CommandError
 from ncuflow.mcp import answers, server
+from ncuflow.mcp.answers import Root
 from ncuflow.mcp.fit import MOST_BYTES, text
-from ncuflow.mcp.root import Root
 from ncuflow.step import trace as stepped
 
 RECORDINGS = ROOT / "recordings"

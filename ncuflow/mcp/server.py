@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from ncuflow.io import CommandError, JsonObject, clean, fault, refused
 from ncuflow.mcp import answers
+from ncuflow.mcp.answers import Root
 from ncuflow.mcp.fit import text
-from ncuflow.mcp.root import Root
 from ncuflow.origin import package_version
 
 LONGEST_NAME = 60  # characters of an argument's name that are said back
