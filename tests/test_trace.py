@@ -35,7 +35,7 @@ def cells(outputs):
 
 
 def test_random_cells_end_at_evidence(finished):
-    chosen = random.Random(20260109).sample(list(cells(finished.outputs)), 40)
+    chosen = random.Random(20260109).sample(list(cells(finished.outputs)), 20)
     for point, column in some(chosen):
         text = "\n".join(trace(finished.outputs, point, column))
         assert any(end in text for end in EVIDENCE), text
