@@ -32,6 +32,7 @@ from ncuflow.process import CaptureError
 
 PACKED = {".ncu-rep", ".sqlite", ".jsonl"}
 LARGE_JSON = 64 << 10  # bytes from which JSON is packed too
+SMALL = 256 << 10  # bytes up to which a file is no work for a process of its own
 # Half a per cent larger than by the extreme preset, in half of its time.
 FILTER = {"id": lzma.FILTER_LZMA2, "preset": 9, "nice_len": 200, "depth": 16}
 LARGEST_DICTIONARY = 64 << 20
@@ -84,14 +85,20 @@ def evidence_files(evidence: Path) -> Iterator[Path]:
 
 
 def of_each(files: Iterable[Path], work: Callable[[Path], None]) -> None:
-    """Do the work for each file in a child, several at once and the largest first, which take the longest."""
+    """Do the work for each file: reports, which NVIDIA's reader may crash on, and what is large in a child each, several at
+    once and the largest first, which take the longest; a small file takes less than the start of a child."""
+    sizes = {path: path.stat().st_size for path in files}
+    apart = [path for path, size in sizes.items() if is_report(path) or size > SMALL]
     try:
-        for _ in reader.in_children(work, sorted(files, key=lambda path: -path.stat().st_size)):
+        for _ in reader.in_children(work, sorted(apart, key=lambda path: -sizes[path])):
             pass
     except reader.ChildDied as death:
         raise CaptureError(
             f"{death.task}: its child was killed, or NVIDIA's reader crashes on it"
         ) from None
+    for path in sizes:
+        if path not in apart:
+            work(path)
 
 
 def check(path: Path, evidence: Path, known: Any) -> None:
