@@ -53,7 +53,8 @@ def test_ci_shows_lint_and_fails_with_it_and_with_the_tests(
         (tmp_path / name).mkdir()
     for name in (".ci/run", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
-    blocks = "```bash\nfirst run\n```\n\n```bash\necho install\n" + tests + "\n```\n"
+    before = "```bash\nread\n```\n\n```bash\ntry\n```\n\n```bash\nfirst run\n```\n\n"
+    blocks = f"{before}```bash\necho install\n{tests}\n```\n"
     (tmp_path / "README.md").write_text(blocks)
     (tmp_path / ".venv/bin").mkdir(parents=True)
     programs = {"scripts/check": lint, ".venv/bin/pip": "test $1 = download"}
