@@ -8,7 +8,7 @@ host       perf_counter around run(), which only enqueues
 plan       perf_counter around plan() on an idle GPU; plan() copies the index arrays to the host, so
            this is what a serving loop pays before each step
 
-A point is visited in several rounds, and between two visits the other points run (``run.py``), so
+A point is visited in several rounds, and between two visits the other points run (``visits.py``), so
 that what ran before falls on all points alike. Cold and hot launches are queued in bursts behind a
 spin kernel, so that the host is never what is measured, and short enough that the power limit does
 not set in; before each burst the GPU waits until its clocks are back. A burst under a throttle reason

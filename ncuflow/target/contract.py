@@ -94,7 +94,7 @@ def dependent_launch(key: str) -> Choice:
 
 
 def uneven(target: str, work: str = "") -> tuple[Choice, ...]:
-    """What uneven lengths cost a target whose parameter "lengths" is ``runner.lengths.LENGTHS``.
+    """What uneven lengths cost a target whose parameter "lengths" is ``attention.LENGTHS``.
 
     work: what they change of its work, where that is not the number of tokens alone.
     """
