@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import trial_data
-from test_html_browser import AXE, browser, chromium, serious
+from test_html_browser import accessible_on_a_telephone_and_beside_it, browser, chromium
 
 from ncuflow.pages.html import trial as page
 
@@ -20,16 +20,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_accessible(browser, written, scheme):
-    shown = browser.open(written)
-    shown.evaluate(AXE)
-    assert serious(shown, scheme, {}) == []
-
-
-def test_a_telephone_shows_it_without_scrolling_sideways(browser, written):
+def test_a_telephone_need_not_scroll_sideways_and_it_is_accessible(browser, written):
     shown = browser.open(written, size=(360, 740))
-    assert shown.evaluate("document.documentElement.scrollWidth") <= 360
+    accessible_on_a_telephone_and_beside_it(shown, several_views=False)
 
 
 def test_what_is_closed_opens_without_a_script(browser, written):
