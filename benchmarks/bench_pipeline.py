@@ -31,7 +31,7 @@ PARTS = ("Snakefile", "workflows", "config", "profiles", "ncuflow", "parsers", "
 # loads import of others at their top (python -X importtime -m snakemake … all); pandas is loaded by pyarrow and Snakemake.
 LIBRARIES = (
     "import jinja2, markdown_it, matplotlib.figure, ncu_report, numpy, pandas, pyarrow.compute, pyarrow.csv,"
-    " pyarrow.parquet, pydantic, scipy.stats, snakemake.cli, tabulate, yaml"
+    " pyarrow.parquet, pydantic, scipy.stats, snakemake.cli, yaml"
 )
 FOLDS = (10, 100)
 SIZES = (100, 1000, 10000)

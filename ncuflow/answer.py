@@ -7,19 +7,41 @@ once, each row having in ``trace`` the words before the column's. Null is what i
 
 from __future__ import annotations
 
+import html
 import json
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from ncuflow.io import dump_json, emit
+from ncuflow.format import si
+from ncuflow.io import clean, dump_json, emit
 from ncuflow.record import Strict
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 Tier = Literal["A", "B", "C", "S"]
+
+
+class Displayed:
+    """What a notebook shows as the text that its command prints: `ncuflow/api.py` says which that is."""
+
+    TEXTS: ClassVar[dict[type, Callable[[Any], str]]] = {}
+
+    def _text(self) -> str:
+        return self.TEXTS.get(type(self), repr)(self)
+
+    def __str__(self) -> str:
+        return self._text()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self._text())
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self._text())}</pre>"
 
 
 class AnswerPart(Strict):
@@ -76,6 +98,11 @@ def limited(answer: M, limit: int | None) -> M:
 def tell(answer: BaseModel, out: str | os.PathLike[str] | None = None) -> None:
     """Print an answer, or write it."""
     emit(dump_json(answer.model_dump(mode="json", by_alias=True)), out)
+
+
+def wrote(path: Path) -> None:
+    """Say on stderr what was written, and how large it is."""
+    print(f"wrote {clean(str(path))}, {si(path.stat().st_size, 'B')}", file=sys.stderr)
 
 
 def schema(answer: Any) -> str:

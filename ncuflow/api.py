@@ -12,25 +12,38 @@ instruction issue 74 %, L1/shared 68 % and waits
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncuflow import parquet
+from ncuflow.answer import Displayed
+from ncuflow.compare import verdict
+from ncuflow.compare.records import Comparison
 from ncuflow.compare.verdict import compared as compare
 from ncuflow.explain import launch
-from ncuflow.explain.record import Explanation
+from ncuflow.explain.record import Explanation, as_text
 from ncuflow.explain.verb import explain, of_report
 from ncuflow.findings import profiled
-from ncuflow.io import printable, sniff_packed
+from ncuflow.format import Sheet
+from ncuflow.io import BadInput, printable, sniff_packed, write_text
 from ncuflow.model import Kernel, Row
-from ncuflow.parsers import ncu, nsys
+from ncuflow.parsers import ncu, nsys, show_ncu, show_nsys
 from ncuflow.parsers.registry import METRICS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Frames", "compare", "explain", "read"]
+    from ncuflow.experiments.record import Advice
+    from ncuflow.step.record import StepAnswer
+
+__all__ = ["Frames", "Page", "advise", "compare", "explain", "read", "step", "view"]
+
+
+Displayed.TEXTS |= {Explanation: as_text, Comparison: verdict.as_text}
 
 
 class Frames:
@@ -104,6 +117,36 @@ class Frames:
             "timeline", [{**row, "report": printable(self.path)} for row in found], "index"
         )
 
+    @property
+    def table(self) -> Sheet:
+        """The table that `ncuflow show` prints."""
+        if isinstance(self._read, nsys.Trace):
+            return show_nsys.show(self._read)[0]
+        return show_ncu.show(self._read)[0]
+
+    def __str__(self) -> str:
+        return self.table.text()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        table = self.table
+        lines = [("th", table.header), *(("td", row) for row in table.rows)]
+        cells = ["".join(f"<{kind}>{escape(cell)}</{kind}>" for cell in row) for kind, row in lines]
+        rows, notes = "".join(f"<tr>{row}</tr>" for row in cells), map(escape, table.notes)
+        return f"<p>{escape(table.head)}</p><table>{rows}</table><p>{'<br>'.join(notes)}</p>"
+
+    def metrics(self, kernel: str | int | None = None) -> dict[str, float | str | None]:
+        """All that the report has of a launch, by NVIDIA's names and in the report's units; the launch as ``explain`` takes it.
+
+        Raises BadInput where there is none of it, and of anything but a report (.ncu-rep).
+        """
+        if self.kind != "ncu":
+            raise BadInput(self.path, "only a report of ncu (.ncu-rep) has all metrics by name")
+        chosen, _ = launch.choose(self.launches, kernel, str(self.path))
+        return ncu.raw_metrics(self.path, chosen["kernel"])
+
     def explain(self, kernel: str | int | None = None) -> Explanation:
         """What limits a launch, by its index, or the longest of a name; the record that `ncuflow explain` prints.
 
@@ -153,3 +196,66 @@ def read(path: str | Path) -> Frames:
     Raises BadInput where it is none of them.
     """
     return Frames(path)
+
+
+@dataclass(frozen=True)
+class Page:
+    """One HTML page, which a notebook shows in a frame."""
+
+    html: str
+
+    def save(self, path: str | Path) -> Path:
+        """Write it; returns where."""
+        write_text(path, self.html)
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        frame = 'style="width: 100%; height: 40em; border: 0" sandbox="allow-scripts"'
+        return f'<iframe srcdoc="{escape(self.html)}" {frame}></iframe>'
+
+
+def view(file: str | Path, *more: str | Path, source: str | Path | None = None) -> Page:
+    """The page that `ncuflow view` writes of reports and traces; source: a folder with source files that no report embeds.
+
+    Raises BadInput where one cannot be read.
+    """
+    from ncuflow.pages.html import view as page
+    from ncuflow.view import files
+
+    return Page(page.rendered(files.view([file, *more], Path(source) if source else None)))
+
+
+def step(
+    trace: str | Path,
+    *,
+    dump: str | Path | None = None,
+    recording: str | Path | None = None,
+    advice: str | Path | None = None,
+    known: Mapping[str, int] | None = None,
+    device: int | None = None,
+) -> StepAnswer:
+    """The steps of an engine's trace, kernel by kernel: what `ncuflow step` prints; known: of the model, such as hidden=4096.
+
+    Raises BadInput where a file is not what it should be.
+    """
+    from ncuflow.step import trace as steps
+
+    folder, held, advised = (
+        None if one is None else Path(one) for one in (dump, recording, advice)
+    )
+    said = [f"{name}={value}" for name, value in (known or {}).items()]
+    found = steps.step(Path(trace), folder, held, advised, said, device)
+    Displayed.TEXTS[type(found)] = steps.report
+    return found
+
+
+def advise(recorded: str | Path, *targets: str, effect: float = 0.02) -> Advice:
+    """Which choice for which shape, of a recording, outputs or what `ncuflow advise --out` wrote; of these kernels, or all.
+
+    effect: the difference that matters, of 1. Raises BadInput where that cannot be read.
+    """
+    from ncuflow.experiments import advice, text
+
+    found = advice.of_recording(Path(recorded), advice.ShapesAsked(list(targets), {}), effect)
+    Displayed.TEXTS[type(found)] = text.advice_text
+    return found

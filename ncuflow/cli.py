@@ -12,14 +12,18 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
+from pathlib import Path
 from textwrap import wrap
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ncuflow import __version__
-from ncuflow.io import CommandError, UsageError, clean, refused
+from ncuflow.io import CommandError, UsageError, clean, refused, status_line
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -132,6 +136,14 @@ SILENT = {
 }
 
 
+SHELLS = ("bash", "zsh", "fish")
+WRITE = ("out", "html", "json", "apply", "ceilings")  # options that name a file to write
+CLOCK_S = 0.1  # what a file system's clock may be behind
+PATIENCE_S = 2.0
+# What tells its progress itself, or writes a protocol.
+TELLING = {"run", "try", "bisect", "mcp", "static", *RULES}
+
+
 OVERVIEW = """usage: ncuflow COMMAND …
 
 Measured kernel guides for FlashInfer. `ncuflow COMMAND --help` says more.
@@ -139,7 +151,9 @@ Measured kernel guides for FlashInfer. `ncuflow COMMAND --help` says more.
 options:
   -h, --help  show this help message and exit; `help COMMAND` that of one
   --help-all  and what the rules call
-  --version   the version of ncuflow"""
+  --version   the version of ncuflow
+  --completion SHELL
+              the script by which bash, zsh or fish completes the rest"""
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -168,9 +182,12 @@ def dispatch(words: Sequence[str]) -> int:
         words = [*RENAMED[words[0]].split(), *words[1:]]
     if words[:1] == ["help"] and len(words) > 1:
         words = [*words[1:], "--help"]
-    name, rest = named(words)
+    name, rest = named(["/dev/stdin" if word == "-" else word for word in words])
     if words[:1] == ["--version"]:
         print(f"ncuflow {__version__}")
+        return 0
+    if words[:1] == ["--completion"]:
+        print(completion(words[1] if len(words) == 2 else ""))
         return 0
     if name not in COMMANDS:
         return _overview(words)
@@ -185,6 +202,21 @@ def named(words: Sequence[str]) -> tuple[str, Sequence[str]]:
     """(the command that words begin with, of one word or of two, and those after it)."""
     first = " ".join(words[:2])
     return (first, words[2:]) if first in PARTS else ("".join(words[:1]), words[1:])
+
+
+def completion(shell: str) -> str:
+    """The script by which a shell completes verbs, their options and files."""
+    from cyclopts import App
+
+    if shell not in SHELLS:
+        tell(f"--completion {shell}: choose from {', '.join(SHELLS)}", 2)
+        raise SystemExit(2)
+    root = App(name="ncuflow", version_flags=[])
+    verbs = {name: app(importlib.import_module(COMMANDS[name][0]), name) for name in USER | PARTS}
+    for name, made in verbs.items():
+        *parents, last = name.split()
+        (verbs[parents[0]] if parents else root).command(made, name=last)
+    return root.generate_completion(shell=cast(Any, shell))
 
 
 def app(module: ModuleType, name: str) -> App:
@@ -214,9 +246,59 @@ def _called(module: ModuleType, name: str, words: Sequence[str]) -> int | None:
         print(f"{_usage(made)}\n\n{module.__doc__}\n{_parameters(made)}")
         return 0
     try:
-        return cast(int | None, made(words, exit_on_error=False, print_error=False))
+        command, given, _ = made.parse_args(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         _misused(name, str(error))
+    begun = time.time()
+    with ticking(name):
+        status = command(*given.args, **given.kwargs)
+    if name in USER | PARTS:
+        _tell_written(given.arguments, begun)
+    return cast(int | None, status)
+
+
+def _tell_written(given: Mapping[str, object], since: float) -> None:
+    """Name each file that the options had written."""
+    from ncuflow.answer import wrote  # it takes as long as all else of an overview
+
+    for path in (path for option in WRITE for path in _paths(given.get(option))):
+        if path.is_file() and path.stat().st_mtime > since - CLOCK_S:
+            wrote(path)
+
+
+def _paths(value: object) -> Iterator[Path]:
+    if isinstance(value, Path):
+        yield value
+    for one in value if isinstance(value, list | tuple) else ():
+        yield from _paths(one)
+
+
+@contextmanager
+def ticking(name: str) -> Iterator[None]:
+    """On a terminal a line that counts the seconds of what takes more than a moment, unless it tells its progress itself."""
+    if name in TELLING or not sys.stderr.isatty():
+        yield
+        return
+    ended, begun = threading.Event(), time.monotonic()
+
+    def tick() -> None:
+        while not ended.wait(PATIENCE_S):
+            at = f" {status_line.at}" if status_line.at else ""
+            print(
+                f"\r\x1b[K{name}{at}: {time.monotonic() - begun:.0f} s",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        status_line.clear()
 
 
 def _usage(made: App) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
-
-from tabulate import tabulate
 
 MISSING = "–"
 
@@ -18,6 +18,11 @@ PREFIXED = {
     "B": "B", "byte": "B", "byte/s": "B/s", "hz": "Hz", "FLOP": "FLOP", "FLOP/s": "FLOP/s", "op": "op", "op/s": "op/s",
 }  # fmt: skip
 COUNTED = re.compile("[a-z ]{3,}s")  # units that are words in the plural; ms and TFLOPS are none
+ACTIVE = re.compile(
+    r"[\\`*_\[\]<>|~&@]|#\d|://|www\.|^[-+#]"
+)  # what Markdown or GitHub reads as something else
+NARROW = 24  # characters that a cut column keeps
+TIMES = (("s", 1e6), ("ms", 1e3), ("µs", 1.0))  # units of a column of times, in µs
 LARGE = 1e5  # from here on a count reads better with a prefix
 
 
@@ -79,6 +84,13 @@ def micro(value: float | None) -> str:
     return f"{number(value / 1e3)} ms" if value >= 1e4 else f"{number(value)} µs"
 
 
+def in_one_unit(us: Sequence[float | None]) -> tuple[str, list[str]]:
+    """The unit that suits the longest of some times (µs), and each in it."""
+    longest = max((one for one in us if one is not None), default=0.0)
+    unit, factor = next((u, f) for u, f in TIMES if longest >= f or u == "µs")
+    return unit, [number(None if one is None else one / factor) for one in us]
+
+
 def quantity(value: Any, unit: str) -> str:
     """A value in a unit of the registry, or text as it is. ValueError of NaN and infinity."""
     if value is None or isinstance(value, str):
@@ -103,11 +115,64 @@ def short(text: str | None, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
+def columns(without: int = 100) -> int:
+    """The width of the terminal, or what there is without one."""
+    return max(40, shutil.get_terminal_size((without, 24)).columns)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table for a terminal, with a line before and lines after. long: columns whose text is cut, in turn, where a
+    line is too long."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    head: str = ""
+    notes: Sequence[str] = ()
+    left: int = 2
+    long: Sequence[int] = (1,)
+
+    def text(self) -> str:
+        """Lines that fit the terminal, unless long columns would keep less than `NARROW`."""
+        widths = [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
+        over = sum(widths) + 2 * (len(widths) - 1) - columns()
+        for at in self.long:
+            cut = max(0, min(over, widths[at] - NARROW))
+            widths[at], over = widths[at] - cut, over - cut
+        rows = [
+            [short(cell, widths[at]) if at in self.long else cell for at, cell in enumerate(row)]
+            for row in self.rows
+        ]
+        parts = [self.head, aligned(self.header, rows, self.left), "\n".join(self.notes)]
+        return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
+
+    def markdown(self) -> str:
+        """One table for a pull request, behind the line before it; a column in which no row has anything is left out."""
+        kept = [at for at in range(len(self.header)) if any(row[at] for row in self.rows)]
+        lines = [[inert_markdown(row[at]) for at in kept] for row in (self.header, *self.rows)]
+        table = [lines[0], ["---"] * len(kept), *lines[1:]]
+        head = f"{inert_markdown(self.head)}\n\n" if self.head else ""
+        return head + "".join(f"| {' | '.join(line)} |\n" for line in table)
+
+
+def inert_markdown(text: str) -> str:
+    """Text of others in a cell: as code where anything in it would be markup, a link or a name that is called."""
+    text = " ".join(text.split()) or MISSING
+    if not ACTIVE.search(text):
+        return text
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    space = " " * ("`" in text)
+    return f"{fence}{space}{text}{space}{fence}".replace("|", "\\|")
+
+
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """A table in columns: the first `left` aligned left, the others right."""
-    sides = ["left"] * left + ["right"] * (len(header) - left)
-    text = tabulate(rows, header, "plain", disable_numparse=True, colalign=sides)
-    return str(text) + "\n"
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = [
+        "  ".join(f"{cell:{'<' if at < left else '>'}{widths[at]}}" for at, cell in enumerate(row))
+        for row in (header, *rows)
+    ]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def slug(name: str) -> str:

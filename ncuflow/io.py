@@ -73,7 +73,7 @@ class UsageError(CommandError):
     """Arguments that do not go together; the command's usage is shown with it."""
 
 
-class BadInput(CommandError):  # noqa: N818
+class BadInput(CommandError, ValueError):  # noqa: N818
     """A file cannot be read for what it was given as. `path`: the file; `what`: what it is."""
 
     def __init__(self, path: str | os.PathLike[str], what: str) -> None:
@@ -82,7 +82,18 @@ class BadInput(CommandError):  # noqa: N818
         self.what = what
 
     def __reduce__(self) -> tuple[type[BadInput], tuple[str, str]]:
-        return BadInput, (self.path, self.what)  # a child process may have found it
+        return type(self), (self.path, self.what)  # a child process may have found it
+
+
+class MissingFile(BadInput, FileNotFoundError):  # noqa: N818
+    """There is no such file."""
+
+    def __init__(self, path: str | os.PathLike[str], what: str = "no such file") -> None:
+        super().__init__(path, what)
+        self.errno, self.filename = errno.ENOENT, self.path
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
 
 
 # --- what a file is ---------------------------------------------------------------------------
@@ -118,7 +129,7 @@ def _head(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(HEAD)
     except FileNotFoundError:
-        raise BadInput(path, "no such file") from None
+        raise MissingFile(path) from None
     except IsADirectoryError:
         raise BadInput(path, "a folder, not a file") from None
     except OSError as error:
@@ -458,9 +469,24 @@ def _of_64_bits(text: str) -> int:
     return value
 
 
+class StatusLine:
+    """What a command is at, which the terminal shows where it takes long."""
+
+    at = ""
+
+    def clear(self) -> None:
+        """Take the line away, before what is printed."""
+        if sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+status_line = StatusLine()
+
+
 def emit(text: str, out: str | os.PathLike[str] | None) -> None:
     """Text to the file `out` (atomically) or to standard output."""
     if out is None:
+        status_line.clear()
         sys.stdout.write(text)
     else:
         write_text(out, text)

@@ -66,6 +66,7 @@ class Strict(BaseModel):
         allow_inf_nan=False,
         validate_assignment=True,
         use_attribute_docstrings=True,
+        defer_build=True,  # most commands use few of the records that they import
     )
 
 

@@ -191,6 +191,46 @@ def _read_part(part: ReportPart) -> Report:
     return report
 
 
+def raw_metrics(path: str | Path, index: int) -> dict[str, float | str | None]:
+    """All that the report has of one launch, by NVIDIA's names; None where it names a metric and has no value of it.
+
+    Raises BadInput where it cannot be read, or has no such launch.
+    """
+    called = printable(path)
+    with opened(path) as plain:
+        results = reader.check(plain, called).results
+        if not 0 <= index < results:
+            raise BadInput(called, f"no launch {index}; it has {results}")
+        part = ReportPart(
+            Request(path), plain, contextlib.ExitStack(), Report(called), results, index
+        )
+        try:
+            ((_, found),) = reader.in_children(_raw_part, [part])
+        except reader.ChildDied:
+            what = "an Nsight Compute report that NVIDIA's reader crashes on"
+            raise BadInput(called, what) from None
+    return found
+
+
+def _raw_part(part: ReportPart) -> dict[str, float | str | None]:
+    try:
+        with silenced():
+            _, action = next(reader.actions(reader.load(part.plain), part.first, None))
+            kernel = Profiled(action, part.first)
+            return {clean(name): _plain(kernel.raw(name)) for name in sorted(kernel.names)}
+    except MemoryError:
+        raise
+    except Exception:  # the SWIG layer raises anything on damaged bytes
+        what = f"a damaged Nsight Compute report (kernel {part.first})"
+        raise BadInput(part.report.file, what) from None
+
+
+def _plain(value: Any) -> float | str | None:
+    if isinstance(value, str):
+        return clean(value)
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+
 def _complete(report: Report, results: int) -> None:
     found = len(report.kernels)
     if found < results:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from ncuflow import parquet
 from ncuflow.answer import Answer, AnswerColumn, AnswerPart, cut
-from ncuflow.format import aligned, number, quantity, short
+from ncuflow.format import Sheet, in_one_unit, number, short, with_unit
+from ncuflow.io import printable
 from ncuflow.model import Row
 from ncuflow.parsers import ncu, ncu_text
 from ncuflow.parsers.registry import METRICS
@@ -26,17 +28,17 @@ THROUGHPUT = {
 }
 
 
-def show_report(path: str) -> tuple[str, Row, list[Row]]:
-    """(text, document, a row per kernel) of a report. Raises BadInput where it cannot be read."""
+def show_report(path: str) -> tuple[Sheet, Row, list[Row]]:
+    """(table, document, a row per kernel) of a report. Raises BadInput where it cannot be read."""
     return show(ncu.read(path, with_lines=False))
 
 
-def exported(path: str) -> tuple[str, Row, list[Row]]:
+def exported(path: str) -> tuple[Sheet, Row, list[Row]]:
     """The same of what ncu printed."""
     return show(ncu_text.read(path))
 
 
-def show(report: ncu.Report) -> tuple[str, Row, list[Row]]:
+def show(report: ncu.Report) -> tuple[Sheet, Row, list[Row]]:
     """The same of a report that was read."""
     metrics, stalls = _by_kernel(report.metrics), _by_kernel(report.stalls)
     kernels = [_kernel(r, metrics[r["kernel"]], stalls[r["kernel"]]) for r in report.kernels]
@@ -105,31 +107,30 @@ def stall_sum(stalls: Sequence[Any], latency: float | None) -> float | None:
     return sum(ratios) / latency if ratios and None not in ratios and latency else None
 
 
-def _table(report: ncu.Report, kernels: list[Row]) -> str:
+def _table(report: ncu.Report, kernels: list[Row]) -> Sheet:
     version = f"ncu {report.ncu_version}, " if report.ncu_version else ""
-    count = f"{len(kernels)} kernel{'s' * (len(kernels) != 1)}"
     devices = ", ".join(report.devices) or "no device name"
-    head = f"{Path(report.file).name}: {version}{devices}, {count}\n\n"
-    columns = ("#", "kernel", "grid", "time", "SM", "mem", "DRAM", "issue", "top stall")
-    body = aligned(columns, [_line(kernel) for kernel in kernels], left=2)
-    notes = [f"! {problem}\n" for problem in report.problems]
-    notes += [f"! {k['index']} {k['name']}: {p}\n" for k in kernels for p in k["problems"]]
-    return head + body + ("\n" + "".join(notes) if notes else "")
+    head = f"{Path(report.file).name}: {version}{devices}, {with_unit(len(kernels), 'kernels')}"
+    unit, took = in_one_unit([k["duration_ns"] and k["duration_ns"] / 1e3 for k in kernels])
+    columns = ("#", "kernel", "grid", unit, "SM %", "mem %", "DRAM %", "issue", "top stall")
+    rows = [_line(kernel, time) for kernel, time in zip(kernels, took, strict=True)]
+    notes = [f"! {problem}" for problem in report.problems]
+    notes += [f"! {k['index']} {k['name']}: {p}" for k in kernels for p in k["problems"]]
+    return Sheet(columns, rows, head, notes)
 
 
-def _line(kernel: Row) -> list[str]:
+def _line(kernel: Row, time: str) -> list[str]:
     top, metrics = kernel["top_stall"], kernel["metrics"]
     rough = "≈" if abs((kernel["stall_sum"] or 1) - 1) > ROUGH else ""
-    percent = [kernel["throughput"][unit] for unit in ("sm", "memory", "dram")]
     grid = None if kernel["grid"] is None else "×".join(str(n) for n in kernel["grid"])
     if grid is None and kernel["grid_size"] is not None:
         grid = f"{kernel['grid_size']} blk"  # old versions count the blocks without their shape
     return [
         str(kernel["index"]),
-        short(kernel["name"], 26),
+        kernel["name"],
         short(grid.removesuffix("×1").removesuffix("×1") if grid else None, 11),
-        quantity(kernel["duration_ns"], "ns"),
-        *("–" if value is None else f"{value:.0f}%" for value in percent),
+        time,
+        *(number(kernel["throughput"][unit]) for unit in ("sm", "memory", "dram")),
         number(metrics.get("issue_active")),
         f"{short(top['reason'], 15)} {rough}{100 * top['share']:.0f}%" if top else "–",
     ]
@@ -277,11 +278,12 @@ ANSWER = ReportAnswer | TraceAnswer
 
 def answer_of(document: Row, path: str, limit: int | None) -> ReportAnswer | TraceAnswer:
     """The answer of a report's document; path: the report as it was named."""
+    named = printable(path)
     if "kernels" in document:
         kernels, left_out = cut(document["kernels"], limit)
-        rows = [{"trace": shlex.quote(f"{path}#{k['index']}"), **k} for k in kernels]
+        rows = [{"trace": shlex.quote(f"{named}#{k['index']}"), **k} for k in kernels]
         held = {f"metrics.{key}" for k in kernels for key in k["metrics"]}
-        columns = {n: c for n, c in COUNTED.items() if n in held or not n.startswith("metrics.")}
+        columns = {n: c for n, c in counted().items() if n in held or not n.startswith("metrics.")}
         return ReportAnswer.model_validate(
             {
                 "report": document["report"],
@@ -293,29 +295,39 @@ def answer_of(document: Row, path: str, limit: int | None) -> ReportAnswer | Tra
     parts = {name: cut(document[name], limit) for name in ("summary", "launches", "ranges")}
     found: Row = {name: rows for name, (rows, _) in parts.items()}
     found["launches"] = [
-        {"trace": shlex.quote(f"{path}#{row['index']}"), **row} for row in found["launches"]
+        {"trace": shlex.quote(f"{named}#{row['index']}"), **row} for row in found["launches"]
     ]
     left_out = sum(n for _, n in parts.values())
-    return TraceAnswer.model_validate(document | found | {"columns": TIMED, "left_out": left_out})
+    return TraceAnswer.model_validate(document | found | {"columns": timed(), "left_out": left_out})
 
 
 def _column(unit: str, metric: str) -> AnswerColumn:
     return AnswerColumn(unit=unit, metric=metric, tier=RECORDED)
 
 
-COUNTED = {
-    "duration_ns": _column("ns", "duration_ns"),
-    **{f"throughput.{unit}": _column(METRICS[key].unit, key) for unit, key in THROUGHPUT.items()},
-    **{f"metrics.{metric.key}": _column(metric.unit, metric.key) for metric in METRICS.values()},
-    **{f"stalls.{reason}": _column("cycle", f"stall_{reason}") for reason in STALL_REASONS},
-    "top_stall.share": _column("of 1", "top_stall_share"),
-    "stall_sum": _column("of 1", f"{RATIO.format('*')} over warp_latency_per_issue"),
-}
-TIMED = {
-    **{
-        name: _column(about.unit, name)
-        for name, about in parquet.columns("timeline").items()
-        if about.unit
-    },
-    **{f"{what}_ns": _column("ns", "duration_ns") for what in ("total", "median", "min", "max")},
-}
+@cache
+def counted() -> dict[str, AnswerColumn]:
+    """What the columns of a report's kernels are."""
+    return {
+        "duration_ns": _column("ns", "duration_ns"),
+        **{
+            f"throughput.{unit}": _column(METRICS[key].unit, key)
+            for unit, key in THROUGHPUT.items()
+        },
+        **{
+            f"metrics.{metric.key}": _column(metric.unit, metric.key) for metric in METRICS.values()
+        },
+        **{f"stalls.{reason}": _column("cycle", f"stall_{reason}") for reason in STALL_REASONS},
+        "top_stall.share": _column("of 1", "top_stall_share"),
+        "stall_sum": _column("of 1", f"{RATIO.format('*')} over warp_latency_per_issue"),
+    }
+
+
+@cache
+def timed() -> dict[str, AnswerColumn]:
+    """What the columns of a trace's operations are."""
+    about = parquet.columns("timeline").items()
+    own = {name: _column(one.unit, name) for name, one in about if one.unit}
+    return own | {
+        f"{what}_ns": _column("ns", "duration_ns") for what in ("total", "median", "min", "max")
+    }

@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-from ncuflow.format import aligned, quantity, short
+from ncuflow.format import Sheet, in_one_unit
 from ncuflow.model import Row
 from ncuflow.parsers import nsys
 
@@ -17,9 +17,13 @@ FIELDS = (
 )  # fmt: skip
 
 
-def show_trace(path: str) -> tuple[str, Row, list[Row]]:
-    """(text, document, a row per operation) of a trace. Raises BadInput where it cannot be read."""
-    trace = nsys.read(path)
+def show_trace(path: str) -> tuple[Sheet, Row, list[Row]]:
+    """(table, document, a row per operation) of a trace. Raises BadInput where it cannot be read."""
+    return show(nsys.read(path))
+
+
+def show(trace: nsys.Trace) -> tuple[Sheet, Row, list[Row]]:
+    """The same of a trace that was read."""
     launches = [{name: row.get(name) for name in FIELDS} for row in trace.timeline]
     found = summary(trace.timeline)
     return _table(trace, found), document(trace, found, launches), launches
@@ -70,19 +74,22 @@ def _span(rows: list[Row]) -> int | None:
     return int(max(ends) - min(starts))
 
 
-def _table(trace: nsys.Trace, found: list[Row]) -> str:
+def _table(trace: nsys.Trace, found: list[Row]) -> Sheet:
     version = f"nsys {trace.nsys_version}, " if trace.nsys_version else ""
     devices = ", ".join(dict.fromkeys(trace.devices.values())) or "no device name"
-    head = f"{Path(trace.file).name}: {version}{devices}, {len(trace.timeline)} operations\n\n"
+    head = f"{Path(trace.file).name}: {version}{devices}, {len(trace.timeline)} operations"
+    named = ("total", "median", "min", "max")
+    units, took = zip(
+        *(in_one_unit([row[f"{one}_ns"] / 1e3 for row in found]) for one in named), strict=True
+    )
+    header = (
+        "name",
+        "kind",
+        "n",
+        *(f"{one}, {unit}" for one, unit in zip(named, units, strict=True)),
+    )
     rows = [
-        [
-            short(row["name"], 42),
-            row["kind"],
-            str(row["count"]),
-            *(quantity(row[f"{field}_ns"], "ns") for field in ("total", "median", "min", "max")),
-        ]
-        for row in found
+        [row["name"], row["kind"], str(row["count"]), *of]
+        for row, *of in zip(found, *took, strict=True)
     ]
-    body = aligned(("name", "kind", "n", "total", "median", "min", "max"), rows, left=2)
-    notes = "".join(f"! {problem}\n" for problem in trace.problems)
-    return head + body + (f"\n{notes}" if notes else "")
+    return Sheet(header, rows, head, [f"! {problem}" for problem in trace.problems], long=(0,))

@@ -172,24 +172,6 @@ def test_an_answer_ends_as_the_command_does(outputs: Path, capsys) -> None:
         assert dispatch(words) == dispatch([*words, "--json"]) == status
 
 
-@pytest.mark.parametrize("name", ["show", "compare"])
-def test_the_answer_has_all_that_the_older_form_has(name, outputs, asked, capsys):
-    def held(old: Any, new: Any) -> bool:
-        if isinstance(old, dict):
-            return all(key in new and held(value, new[key]) for key, value in old.items())
-        if isinstance(old, list):
-            return len(old) == len(new) and all(map(held, old, new))
-        return bool(old == new)
-
-    for words in some(said(name, outputs)):
-        whole = asked(name, *words)
-        dispatch([name, *words, "--format", "json"])
-        old = json.loads(capsys.readouterr().out)
-        for side in (old, whole):
-            side["points"] = sorted(side.get("points", []), key=lambda point: point["id"])
-        assert held(old, whole)
-
-
 def test_a_number_of_a_table_is_found_by_its_row_and_its_column(asked: Asked) -> None:
     whole = asked("show", str(DEEP))
     row = whole["kernels"][1]

@@ -1,8 +1,11 @@
 """ncuflow in a notebook: the frames of a report, and the functions that the command line has."""
 
 import doctest
+import inspect
 import json
 import os
+import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +25,7 @@ from ncuflow.parsers.registry import METRICS
 
 DEEP = ROOT / "recordings/h200/0.7.2/default/decode/deep/deep.ncu-rep.xz"
 (TRACE,) = (ROOT / "recordings/h200/0.7.2/default/decode").glob("b*/trace.sqlite.xz")
+ENGINE = ROOT / "tests/data/engine/trace.json.xz"
 OLD, NEW = (ROOT / f"recordings/{name}" for name in ("h200/0.5.3/versions", "h200/0.6.1/versions"))
 
 
@@ -127,3 +131,63 @@ def test_a_file_of_any_name_is_read(tmp_path) -> None:
 def test_what_is_no_report_is_named() -> None:
     with pytest.raises(BadInput, match="no such file"):
         ncuflow.read("none.ncu-rep")
+
+
+def test_what_the_command_line_has_a_notebook_has_with_its_signature(tmp_path) -> None:
+    for name in ("compare", "explain", "step", "view"):
+        assert inspect.signature(getattr(ncuflow, name)) == inspect.signature(getattr(api, name))
+        assert "Path" in str(inspect.signature(getattr(ncuflow, name)))
+    page = ncuflow.view(DEEP)
+    assert page.save(tmp_path / "x.html").read_text(encoding="utf-8") == page.html
+    assert "<script" not in page._repr_html_() and "srcdoc" in page._repr_html_()
+    step = ncuflow.step(ENGINE, known={"hidden": 4096})
+    advice = ncuflow.advise(ROOT / "recordings/h200/0.7.2/decode", "decode")
+    assert advice.shapes and {shape.target for shape in advice.shapes} == {"decode"}
+    assert step.groups
+
+
+def test_a_notebook_shows_the_text_of_the_command(report, capsys) -> None:
+    class Printer(list):
+        text = list.append
+
+    reports = [next((side / "prefill").glob("b*/sweep.ncu-rep.xz")) for side in (OLD, NEW)]
+    for words, found in (
+        (["show", DEEP], report),
+        (["explain", DEEP], ncuflow.explain(DEEP)),
+        (["compare", *reports], ncuflow.compare(*reports)),
+        (["step", ENGINE], ncuflow.step(ENGINE)),
+    ):
+        assert dispatch([str(word) for word in words]) == 0
+        printed = capsys.readouterr().out
+        found._repr_pretty_(shown := Printer(), False)
+        assert shown == [printed] == [str(found)]
+        html = found._repr_html_()
+        assert printed.split()[0] in html and not re.search(
+            r"<(?!/?(pre|p|br|table|tr|t[hd])>)", html
+        )
+
+
+def test_all_metrics_of_a_report_are_there_by_name(report, tmp_path) -> None:
+    found = report.metrics(0)
+    assert (
+        len(found) > 1000 and found["gpu__time_duration.sum"] == report.launches[0]["duration_ns"]
+    )
+    assert found["device__attribute_display_name"] == "NVIDIA H200"
+    assert report.metrics("MergeStates") == report.metrics(1) != found
+    for kernel in (9, "nothing"):
+        with pytest.raises(ncuflow.BadInput, match="has no kernel"):
+            report.metrics(kernel)
+    with pytest.raises(ncuflow.BadInput, match="only a report of ncu"):
+        ncuflow.read(TRACE).metrics()
+
+
+def test_bad_input_is_a_value_error_and_a_missing_file_not_found(tmp_path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such file") as missing:
+        ncuflow.read(tmp_path / "x")
+    error = missing.value
+    assert isinstance(error, ncuflow.BadInput) and error.filename == str(tmp_path / "x")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error) == f"{tmp_path / 'x'}: no such file"
+    (tmp_path / "x").write_text("no report", encoding="utf-8")
+    with pytest.raises(ValueError, match="no kernel in it") as wrong:
+        ncuflow.read(tmp_path / "x").kernels  # noqa: B018
+    assert not isinstance(wrong.value, OSError)

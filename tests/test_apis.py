@@ -315,6 +315,6 @@ def test_the_list_without_a_gpu_and_without_flashinfer_says_so(
     monkeypatch.setattr(apis, "templates", absent)
     monkeypatch.setattr(listing, "gpu", lambda: (None, "no GPU here"))
     assert dispatch(["targets", "--format", "json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["targets"]}
     assert rows["decode"]["what"] == "no GPU here"
     assert rows["apis"]["what"] == "FlashInfer is not installed"

@@ -111,7 +111,7 @@ def test_the_targets_say_what_flashinfer_declares():
 )  # fmt: skip
 def test_the_default_sweep_is_planned_for_a_gpu_that_is_not_here(without, capsys, gpu, has, lacks):
     assert dispatch(["targets", "--gpu", gpu, "--format", "json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["targets"]
     said = {row["name"]: (row["status"], row["what"]) for row in rows}
     blocks = read_yaml(resource("config") / "config.yaml")["sweeps"]["default"]
     points = [p for name in blocks for p in sweep.points(load(name), blocks[name])]
@@ -127,7 +127,7 @@ def test_the_default_sweep_is_planned_for_a_gpu_that_is_not_here(without, capsys
 def test_what_is_downloaded_is_named_before_the_run(without, capsys, monkeypatch, tmp_path):
     def row():
         assert dispatch(["targets", "--gpu", "10.0", "--format", "json"]) == 0
-        rows = json.loads(capsys.readouterr().out)
+        rows = json.loads(capsys.readouterr().out)["targets"]
         return next(row["what"] for row in rows if row["name"] == "prefill: trtllm-gen")
 
     assert "`flashinfer download-cubin`" in row()
@@ -234,7 +234,7 @@ def test_a_run_is_planned_for_a_gpu_that_is_not_here(
     found = evidence.resolve(pretended)
     assert (found.folder, found.recording) == (gpu.lower(), None)
     assert dispatch(["targets", "--gpu", gpu, "--format", "json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["targets"]
     batches = {name: own for one in found.targets.values() for name, own in one.items()}
     planned = {point for name, own in batches.items() if name.startswith("b") for point in own}
     assert planned == {row["name"] for row in rows if row["status"] == "planned"}

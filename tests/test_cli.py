@@ -2,22 +2,37 @@
 
 import errno
 import gzip
+import io
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from command import ncuflow
+from command import ncuflow, ran
 from conftest import ROOT, run_python, some
 
 from ncuflow import __version__
-from ncuflow.cli import BESIDE, COMMANDS, PARTS, RENAMED, RULES, USER, dispatch, named
+from ncuflow.cli import (
+    BESIDE,
+    COMMANDS,
+    PARTS,
+    RENAMED,
+    RULES,
+    SHELLS,
+    USER,
+    dispatch,
+    named,
+    ticking,
+)
+from ncuflow.format import Sheet, in_one_unit
 from ncuflow.gpu.nvml import NoGpuError
-from ncuflow.io import replacing
+from ncuflow.io import replacing, status_line
 from ncuflow.verbs import run as workflow
 
 ROOMS = ("ncuflow", "targets", "parsers")
@@ -171,7 +186,7 @@ def test_files_and_pipes_get_utf_8_whatever_the_locale_says(tmp_path: Path) -> N
     command = [sys.executable, "-m", "ncuflow", "show", str(path)]
     env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     said = subprocess.run(command, capture_output=True, check=True, env=env).stdout.decode("utf-8")
-    assert "größe" in said and "5.5 µs" in said
+    assert "größe" in said and " µs " in said
 
 
 def test_a_trace_of_torch_is_told_as_one_and_the_verb_that_reads_it(tmp_path: Path) -> None:
@@ -224,3 +239,104 @@ def test_a_change_is_looked_at_before_a_gpu_and_what_works_without_one_is_named(
     assert "`ncuflow advise --recorded` works without a GPU" in said.stderr
     monkeypatch.setattr("ncuflow.experiments.variant.package_folder", lambda name: tmp_path)
     assert "the driver lists none; `ncuflow try" in ncuflow("try", tmp_path, *target).stderr
+
+
+DEEP = ROOT / "recordings/h200/0.7.2/default/decode/deep/deep.ncu-rep.xz"
+MERGE = ROOT / "recordings/h200/0.7.2/default/merge_state/deep/deep.ncu-rep.xz"
+
+
+def test_several_files_and_standard_input_are_read_one_after_the_other(monkeypatch) -> None:
+    for verb in ("show", "explain"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(MERGE.read_bytes()), "utf-8"))
+        piped = ncuflow(verb, "-", "--json")
+        one, two = (json.loads(ncuflow(verb, path, "--json").stdout) for path in (DEEP, MERGE))
+        assert json.loads(ncuflow(verb, DEEP, MERGE, "--json").stdout) == [one, two]
+        assert "scratch" not in piped.stdout and "-#0" in piped.stdout
+        assert piped.stdout.replace("-#0", f"{MERGE}#0").count(str(MERGE))
+        text = ncuflow(verb, DEEP, MERGE).stdout
+        assert text == "\n".join(ncuflow(verb, path).stdout for path in (DEEP, MERGE))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"no report"), "utf-8"))
+        assert ncuflow(verb, "-").stderr.startswith("error: -: no kernel in it")
+    rows = ncuflow("show", DEEP, MERGE, "--format", "csv").stdout.splitlines()
+    assert [row.split(",")[0] for row in rows[1:]] == [str(DEEP)] * 3 + [str(MERGE)]
+
+
+def test_a_table_for_a_pull_request_is_one_and_holds_no_markup_of_a_file() -> None:
+    for verb in (["show", DEEP], ["explain", DEEP, MERGE], ["explain", DEEP, "--all"]):
+        lines = ncuflow(*verb, "--format", "md").stdout.splitlines()
+        table = [line for line in lines if line.startswith("|")]
+        assert len(table) >= 4 and {line.count(" | ") for line in table} == {table[0].count(" | ")}
+        assert lines[-len(table) :] == table and set(table[1]) == set("| -")
+    sheet = Sheet(("name", "none"), [["a|`b<i>", ""], ["sm 90 %", ""]], head="*x*")
+    assert sheet.markdown() == "`*x*`\n\n| name |\n| --- |\n| `` a\\|`b<i> `` |\n| sm 90 % |\n"
+
+
+def test_json_has_one_form_and_a_kernel_is_named_as_ncu_takes_it() -> None:
+    for words in (["show", DEEP], ["explain", DEEP], ["compare", DEEP, DEEP], ["targets"]):
+        assert ncuflow(*words, "--format", "json").stdout == ncuflow(*words, "--json").stdout
+    for kernel, index in (("regex:^BatchP.*l$", 2), ("regex:Merge|nothing", 1), ("BatchPre", 2)):
+        found = json.loads(ncuflow("explain", DEEP, "--kernel", kernel, "--json").stdout)
+        assert found["subject"]["index"] == index, kernel
+    for kernel, said in (("regex:(", "no regular expression"), ("batchpre", "has no kernel")):
+        done = ncuflow("explain", DEEP, "--kernel", kernel)
+        assert done.returncode == 2 and said in done.stderr
+
+
+@pytest.mark.parametrize("width", ["60", "100", "160"])
+def test_lines_are_as_wide_as_the_terminal(width: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    lines = [
+        *ncuflow("explain", DEEP).stdout.splitlines(),
+        *ncuflow("show", DEEP).stdout.splitlines(),
+    ]
+    longest = max(len(line) for line in lines if "ncuflow trace" not in line)
+    assert longest <= max(int(width), 94) and longest > int(width) - 12
+
+
+def test_a_column_of_times_has_one_unit_and_three_digits() -> None:
+    assert in_one_unit([12.3456, 1.5, None]) == ("µs", ["12.3", "1.5", "–"])
+    assert in_one_unit([2345.6, 0.8]) == ("ms", ["2.35", "0.0008"])
+    assert in_one_unit([]) == ("µs", [])
+    head, *rows = ncuflow("show", DEEP).stdout.split("\n\n")[1].splitlines()
+    assert "  µs  " in head and not any("µs" in row for row in rows)
+
+
+def test_what_is_written_is_named_with_its_size(tmp_path, monkeypatch) -> None:
+    page, size = tmp_path / "a.html", r", [\d.]+ kB\n"
+    done = ncuflow("view", MERGE, "--out", page)
+    assert done.stdout == "" and re.fullmatch(f"wrote {page}{size}", done.stderr)
+    monkeypatch.chdir(tmp_path)
+    assert re.fullmatch(f"wrote deep.html{size}", ncuflow("view", MERGE, cwd=tmp_path).stderr)
+    for verb, *words in (("show", MERGE), ("compare", DEEP, DEEP), ("preflight",)):
+        out = tmp_path / f"{verb}.json"
+        assert f"wrote {out}, " in ncuflow(verb, *words, "--json", "--out", out).stderr
+    assert ncuflow("show", MERGE).stderr == ""
+
+
+def test_a_terminal_sees_how_long_it_takes_and_nothing_is_left_of_it(monkeypatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("ncuflow.cli.PATIENCE_S", 0.01)
+    said = {}
+    for stream in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with ticking("advise"):
+            status_line.at = "h200: decode"
+            time.sleep(0.1)
+        said[stream.isatty()] = stream.getvalue()
+    assert "\r\x1b[Kadvise h200: decode: 0 s" in said[True] and said[True].endswith("\r\x1b[K")
+    assert said[False] == ""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_completes_verbs_and_their_options(shell: str, tmp_path: Path) -> None:
+    script = ncuflow("--completion", shell).stdout
+    assert [name for name in USER if name not in script] == []
+    assert all(word in script for word in ("claims", "kernel", "json"))
+    if shell == "bash":
+        (tmp_path / "c").write_text(script, encoding="utf-8")
+        ask = 'source c; COMP_WORDS=(ncuflow expl); COMP_CWORD=1; _ncuflow; echo "${COMPREPLY[@]}"'
+        assert ran("bash", "-c", ask, cwd=tmp_path).stdout == "explain\n"
+    assert "choose from bash, zsh, fish" in ncuflow("--completion", "csh").stderr

@@ -301,7 +301,10 @@ def test_the_gate_fails_on_a_slow_down_and_passes_below_its_threshold_and_on_spe
     sides = [write_side(tmp_path / found.name, found) for found in slowed()]
     slower, back = tmp_path / "compare.json", tmp_path / "back.json"
     done = ncuflow("compare", *sides, "--format", "json", "--out", slower)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (
+        0,
+        f"wrote {slower}, {slower.stat().st_size / 1e3:.3g} kB\n",
+    )
     again = ncuflow("compare", *sides, "--format", "json")
     assert again.stdout == slower.read_text(encoding="utf-8")
     done = ncuflow("check", slower, "--threshold", 0.05)

@@ -90,6 +90,14 @@ def test_samples_on_both_sides_have_a_verdict(reports: dict) -> None:
     assert same.verdict == "same" and same.causes == []
 
 
+def test_numbers_of_torchs_calls_in_a_range_tell_no_launches_apart(reports: dict) -> None:
+    def within(number: int) -> dict:
+        return launch("k") | {"nvtx": f"step/aten::mm, seq = {number}, op_id = {number}"}
+
+    (point,) = of(reports, [within(1)], [within(2)]).points
+    assert point.id.startswith("step/aten::mm: k")
+
+
 def test_kernels_of_one_report_are_listed(reports: dict) -> None:
     text = table(of(reports, [launch("k"), launch("gone")], [launch("k"), launch("new")]))
     assert "only in base: gone" in text and "only in head: new" in text
@@ -106,6 +114,9 @@ def test_reports_without_a_common_kernel_are_not_compared(
     with pytest.raises(BadInput, match=r"; 3 and 3 kernels without a duration are left out$"):
         of(reports, [], [launch("new")])
     out = tmp_path / "compare.json"
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        Path(name).touch()
     with pytest.raises(BadInput, match="no kernel in common"):
         dispatch(["compare", "a", "b", "--format", "json", "--out", str(out)])
     assert not out.exists()

@@ -58,6 +58,30 @@ def test_names_of_one_side_alone_come_by_their_time(tmp_path):
     assert found.only_head == ["gemm", "norm<float, 4>"]
 
 
+def test_another_name_is_paired_by_its_place_or_as_it_is_told(tmp_path):
+    """What ran between the same two kernels on both sides is one, unless two names stand there."""
+
+    def trace(name: str, *middle: str) -> Path:
+        made = MadeTrace()
+        for _ in range(9):
+            for number, kernel in enumerate(("first", *middle, "last")):
+                made.kernel(kernel, 5 + number, (1, 1, 1), (32, 1, 1))
+        return made.write(tmp_path / name)
+
+    base, head = trace("a.json", "fa2<1>"), trace("b.json", "fa3<2>")
+    found = traces.compare(base, head, Thresholds())
+    assert {point.id for point in found.points} == {"first", "fa3<2>", "last"}
+    assert not found.only_base and any("fa2<1> → fa3<2>" in n for n in found.statistics.notes)
+    two = trace("c.json", "fa3<2>", "merge")
+    assert traces.compare(base, two, Thresholds()).only_head == ["merge", "fa3<2>"]
+    done = ncuflow("compare", base, two, "--map", "fa2=merge", "--json")
+    points = {point["id"]: point for point in json.loads(done.stdout)["points"]}
+    assert (points["merge"]["base"], points["merge"]["head"]) == pytest.approx((6, 7))
+    for words, said in (("fa9=merge", f"{base}: has no kernel 'fa9'"), ("fa2=x", f"{two}: has no"),
+                        ("fa2", "OLD=NEW")):  # fmt: skip
+        assert said in ncuflow("compare", base, two, "--map", words).stderr
+
+
 def test_gpus_are_told_apart(sides, tmp_path):
     content = json.loads(sides[1].read_text())
     for event in content["traceEvents"]:
@@ -65,7 +89,8 @@ def test_gpus_are_told_apart(sides, tmp_path):
             event["args"]["device"] = 1
     sides[1].write_text(json.dumps(content))
     found = traces.compare(*sides, Thresholds())
-    assert any("2 GPUs" in note and "--device" in note for note in found.statistics.notes)
+    (note,) = [note for note in found.statistics.notes if "2 GPUs" in note]
+    assert "--device" in note and "imbalance 93.5 %" in note
     with pytest.raises(BadInput, match="no operation of GPU 1; it has 0"):
         traces.compare(*sides, Thresholds(), device=1)
     with pytest.raises(BadInput, match="no kernel in common"):

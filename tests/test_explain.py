@@ -18,7 +18,7 @@ from nsys_export import Export
 
 from ncuflow.cli import dispatch
 from ncuflow.explain import launch
-from ncuflow.explain.record import MOST_LINES, WIDTH, Explanation, Number, as_text
+from ncuflow.explain.record import MOST_LINES, Explanation, Number, as_text
 from ncuflow.explain.verb import explain
 from ncuflow.findings import derivation, limiter, locate, opportunities, profiled, stored
 from ncuflow.io import BadInput, UsageError
@@ -61,7 +61,7 @@ def numbers(found: Explanation) -> list[Number]:
 def fits(lines: list[str]) -> bool:
     """On a screen, but for the command that is to be copied."""
     lengths = [len(line) for line in lines if not line.startswith(" " * 9 + "ncuflow trace ")]
-    return len(lines) <= MOST_LINES and max(lengths) <= WIDTH
+    return len(lines) <= MOST_LINES and max(lengths) <= 100
 
 
 def test_the_printed_trace_runs_as_it_is(
@@ -495,7 +495,8 @@ def test_reports_of_other_gpus_fit_on_a_screen(report: Path) -> None:
         assert fits(lines)
 
 
-def test_every_kernel_of_a_report_is_a_line_with_its_verdict(capsys) -> None:
+def test_every_kernel_of_a_report_is_a_line_with_its_verdict(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert dispatch(["explain", str(SWEEP), "--all"]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
     every = profiled.by_name(profiled.kernels(ncu.read(SWEEP)))

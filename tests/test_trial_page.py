@@ -152,7 +152,7 @@ def test_a_page_is_made_of_the_record_alone(tmp_path, capsys):
     said = Parsed(out.read_text(encoding="utf-8")).said
     assert "3 changes" in said and "1 slow.patch +4.9 % slower" in said
     assert "– slow.patch – not compiled" in said
-    assert "kB" in capsys.readouterr().out
+    assert "kB" in capsys.readouterr().err
 
 
 def test_try_writes_it_and_leaves_standard_output_to_the_record(tmp_path, monkeypatch, capsys):

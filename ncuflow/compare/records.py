@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from ncuflow.answer import Answer, AnswerColumn, AnswerPart, cut
+from ncuflow.answer import Answer, AnswerColumn, AnswerPart, Displayed, cut
 from ncuflow.compare.differences import Difference, TwoGpus
 from ncuflow.findings.statistics import FASTER, SLOWER, Estimate, Floor, beyond
 from ncuflow.io import read_as
@@ -157,7 +157,7 @@ class Statistics:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Displayed):
     """Two sides, what differs between them, and the change of every point that both have.
 
     gpus: what the second GPU changes, None where both are of one.
@@ -232,7 +232,7 @@ class ComparedPoint(AnswerPart):
 
 
 class CompareAnswer(Answer):
-    """What got slower between two sides, and why: all that compare.json has, the points that changed first."""
+    """What got slower between two sides, and why: what compare.json has; with a limit the points that changed first."""
 
     command: Literal["compare"] = "compare"
     """The command that wrote this JSON."""
@@ -261,9 +261,10 @@ class CompareAnswer(Answer):
 
 
 def answered(found: Comparison, columns: Mapping[str, str], limit: int | None) -> CompareAnswer:
-    """The answer of a comparison, with so many points at most. columns: of the measurement, by metric."""
+    """The answer of a comparison; with a limit so many points, the changed first. columns: of the measurement, by metric."""
     changed = {point.id for point in found.changed}
-    ordered = [*found.changed, *(point for point in found.points if point.id not in changed)]
+    others = [point for point in found.points if point.id not in changed]
+    ordered = found.points if limit is None else [*found.changed, *others]
     points, left_out = cut(ordered, limit)
     tiers = {side.provenance.get("tier") for side in (found.base, found.head)}
     about = {

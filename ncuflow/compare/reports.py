@@ -6,6 +6,7 @@ statistics, and the answer says so; what differs between the two launches is tol
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -23,11 +24,14 @@ from ncuflow.compare.records import (
     Value,
 )
 from ncuflow.findings import profiled, statistics
-from ncuflow.format import micro, quantity, with_unit
+from ncuflow.format import Sheet, in_one_unit, quantity, with_unit
 from ncuflow.io import BadInput, printable, sniff_packed
 from ncuflow.model import Kernel
 
 NCU = "ncu_us"
+_NUMBERS = re.compile(
+    r", (seq|op_id) = \d+"
+)  # of torch's ranges: one call has other ones than the next
 MOST_PARTS, LEAST_SHARE = 4, 0.05
 Group = list[Kernel]
 
@@ -98,7 +102,7 @@ def match(
     By NVTX range and name where both reports share a range, else by name. Launches on one and the
     same grid all along are samples of one kernel; otherwise they pair off in order, a sample each.
     """
-    by_range = bool({k["nvtx"] for k in base} & {k["nvtx"] for k in head} - {None})
+    by_range = bool({_range(k) for k in base} & {_range(k) for k in head} - {None})
     before, after = _groups(base, by_range), _groups(head, by_range)
     pairs, removed, added = [], [], []
     for key in before | after:
@@ -116,13 +120,18 @@ def match(
 def _groups(kernels: Sequence[Kernel], by_range: bool) -> dict[tuple[str | None, str], Group]:
     out: dict[tuple[str | None, str], Group] = defaultdict(list)
     for kernel in kernels:
-        out[kernel["nvtx"] if by_range else None, kernel["name"]].append(kernel)
+        out[_range(kernel) if by_range else None, kernel["name"]].append(kernel)
     return out
+
+
+def _range(kernel: Kernel) -> str | None:
+    """The range of a launch, without the numbers that torch counts its calls by."""
+    return _NUMBERS.sub("", kernel["nvtx"]) if kernel["nvtx"] else None
 
 
 def _name(group: Group) -> str:
     kernel = group[0]
-    where = f"{kernel['nvtx']}: " if kernel["nvtx"] else ""
+    where = f"{around}: " if (around := _range(kernel)) else ""
     return f"{where}{kernel['name']} #{kernel['kernel']}"
 
 
@@ -184,9 +193,10 @@ def table(found: Comparison) -> str:
     if found.mixed_causes:
         out.append("several things differ at once: their effects cannot be told apart")
     out += [f"note: {note}" for note in found.statistics.notes] + [""]
-    for point in found.points:
+    unit, took = in_one_unit([time for point in found.points for time in (point.base, point.head)])
+    for point, base, head in zip(found.points, took[::2], took[1::2], strict=True):
         out.append(
-            f"{micro(point.base):>10} → {micro(point.head):>10}  "
+            f"{base:>8} → {head:>8} {unit}  "
             f"{100 * point.relative:+7.1f} %  {point.id}  [{statistics.verdict_in_words(point)}]"
         )
         out += [f"    {line}" for cause in point.causes for line in _why(cause)]
@@ -198,6 +208,20 @@ def table(found: Comparison) -> str:
         least = 100 * found.settings.threshold
         out.append(f"nothing changed by more than {least:g} %")
     return "\n".join(out) + "\n"
+
+
+def sheet(found: Comparison) -> Sheet:
+    """The same as one table, with the first cause of each change."""
+    unit, took = in_one_unit([time for point in found.points for time in (point.base, point.head)])
+    rows = [
+        [
+            point.id, base, head, f"{100 * point.relative:+.1f} %", statistics.verdict_in_words(point),
+            next((line for cause in point.causes for line in _why(cause)), ""),
+        ]
+        for point, base, head in zip(found.points, took[::2], took[1::2], strict=True)
+    ]  # fmt: skip
+    header = ("kernel", f"base, {unit}", f"head, {unit}", "change", "verdict", "why")
+    return Sheet(header, rows, f"{found.base.name} → {found.head.name}")
 
 
 def _why(cause: Cause) -> Iterator[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from ncuflow.compare.records import (
 )
 from ncuflow.findings import statistics
 from ncuflow.findings.kernelname import bare
-from ncuflow.format import aligned, change, micro, with_unit
+from ncuflow.format import Sheet, change, in_one_unit, micro, percent, with_unit
 from ncuflow.io import BadInput, clean, printable
 from ncuflow.parsers.timeline import GRAPH, UNSAID, Timeline
 from ncuflow.parsers.traces import read
@@ -35,21 +35,32 @@ Times = Mapping[str, Sequence[float]]  # µs of the launches of each kernel
 
 @dataclass(frozen=True)
 class TraceSide:
-    """What one trace has of the devices that were chosen. busy_us: the operations of each device added up."""
+    """What one trace has of the devices that were chosen. order: the names as they ran, GPU by GPU; busy_us: the operations of
+    each device added up."""
 
     name: str
     gpu: str | None
     times: Times
+    order: Sequence[str]
     busy_us: Mapping[int, float]
 
 
-def compare(base: Path, head: Path, settings: Thresholds, device: int | None = None) -> Comparison:
+def compare(
+    base: Path,
+    head: Path,
+    settings: Thresholds,
+    device: int | None = None,
+    maps: Mapping[str, str] | None = None,
+) -> Comparison:
     """A point per kernel that both traces have, with the time of each launch and of all of them.
 
-    device: the GPU that is compared; by default all that a trace has, added up. Raises BadInput where a file is no trace, has
-    no such device, and where no kernel is in both.
+    device: the GPU that is compared; by default all that a trace has, added up; maps: names of the base that are others in the
+    head. Raises BadInput where a file is no trace, has no such device or kernel, and where no kernel is in both.
     """
     sides = [_side(path, device) for path in (base, head)]
+    sides[0] = _renamed(sides[0], _mapped(maps or {}, (base, head), sides))
+    placed = _in_place(*sides)
+    sides[0] = _renamed(sides[0], placed)
     pairs = _pairs(sides[0].times, sides[1].times)
     if not pairs:
         raise BadInput(
@@ -72,7 +83,7 @@ def compare(base: Path, head: Path, settings: Thresholds, device: int | None = N
         statistics=Statistics(
             tests=sum(point.p is not None for point in points),
             floors={EACH: floor},
-            notes=[*_notes(sides, floor)],
+            notes=[*_notes(sides, floor), *_placed(placed)],
         ),
         only_base=_alone(sides[0].times, {name for name, _ in _named(pairs, sides[0].times)}),
         only_head=_alone(sides[1].times, {name for name, _ in _named(pairs, sides[1].times)}),
@@ -90,17 +101,76 @@ def _side(path: Path, device: int | None) -> TraceSide:
     busy = {one: float(length[rows["device"] == one].sum()) for one in chosen}
     gpus = {timeline.devices.get(one) for one in chosen} - {None}
     gpu = gpus.pop() if len(gpus) == 1 else None
-    return TraceSide(printable(path.name), gpu, _times(timeline, length, chosen), busy)
+    times, order = _times(timeline, length, chosen)
+    return TraceSide(printable(path.name), gpu, times, order, busy)
 
 
-def _times(timeline: Timeline, length: Any, devices: Sequence[int]) -> Times:
+def _times(timeline: Timeline, length: Any, devices: Sequence[int]) -> tuple[Times, list[str]]:
+    """The launches of each name, and all names as they ran, one GPU after the other."""
     out: dict[str, list[float]] = defaultdict(list)
-    mine = np.isin(timeline.rows["device"], devices) & (length > 0)
+    order = []
+    mine = np.flatnonzero(np.isin(timeline.rows["device"], devices) & (length > 0))
+    mine = mine[np.argsort(timeline.rows["device"][mine], kind="stable")]
     names = [None if one.kind == GRAPH else clean(one.name) for one in timeline.kinds]
     for what, time in zip(timeline.rows["what"][mine].tolist(), length[mine].tolist(), strict=True):
         if (name := names[what]) is not None:
             out[name].append(time)
-    return out
+            order.append(name)
+    return out, order
+
+
+def _mapped(
+    maps: Mapping[str, str], paths: Sequence[Path], sides: Sequence[TraceSide]
+) -> dict[str, str]:
+    """The whole names of the base that are others in the head. Raises BadInput where a side has none of that name."""
+    found: dict[str, str] = {}
+    for pair in maps.items():
+        own = [
+            [name for name in side.times if wanted in (name, bare(name))]
+            for wanted, side in zip(pair, sides, strict=True)
+        ]
+        for wanted, names, path in zip(pair, own, paths, strict=True):
+            if not names:
+                raise BadInput(path, f"has no kernel {wanted!r}, which --map names")
+        found |= dict.fromkeys(own[0], own[1][0])
+    return found
+
+
+def _renamed(side: TraceSide, names: Mapping[str, str]) -> TraceSide:
+    times: dict[str, list[float]] = defaultdict(list)
+    for name, launches in side.times.items():
+        times[names.get(name, name)] += launches
+    return replace(side, times=times, order=[names.get(name, name) for name in side.order])
+
+
+def _in_place(base: TraceSide, head: TraceSide) -> dict[str, str]:
+    """Names of the base that are others in the head, by what ran before and after them: of each side one name alone stands
+    there."""
+    pairs = _pairs(base.times, head.times)
+    places = [_places(side, dict(_named(pairs, side.times))) for side in (base, head)]
+    alone = [[name for name in of if [*of.values()].count(of[name]) == 1] for of in places]
+    by_place = {places[1][name]: name for name in alone[1]}
+    found = {name: by_place.get(places[0][name]) for name in alone[0]}
+    return {name: other for name, other in found.items() if other is not None}
+
+
+def _places(side: TraceSide, paired: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+    """Of each name that has no pair, the pairs that most often ran before and after it."""
+    seen: dict[str, Counter[tuple[str | None, str | None]]] = defaultdict(Counter)
+    keys = [paired.get(name) for name in side.order]
+    around = zip([None, *keys], side.order, [*keys[1:], None], strict=False)
+    for before, name, after in around:
+        if name not in paired:
+            seen[name][before, after] += 1
+    found = {name: counts.most_common(1)[0][0] for name, counts in seen.items()}
+    return {name: place for name, place in found.items() if place != (None, None)}
+
+
+def _placed(names: Mapping[str, str]) -> Iterator[str]:
+    if names:
+        said = ", ".join(f"{_short(a)} → {_short(b)}" for a, b in [*names.items()][:3])
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        yield f"Paired by what ran before and after them (--map says other pairs): {said}{more}."
 
 
 def _pairs(base: Times, head: Times) -> dict[str, tuple[Sequence[float], Sequence[float]]]:
@@ -112,9 +182,9 @@ def _pairs(base: Times, head: Times) -> dict[str, tuple[Sequence[float], Sequenc
 
 def _by_bare_name(side: Times, without: Mapping[str, Any]) -> dict[str, list[float]]:
     out: dict[str, list[float]] = defaultdict(list)
-    for name, times in side.items():
+    for name, launches in side.items():
         if name not in without:
-            out[bare(name)] += times
+            out[bare(name)] += launches
     return out
 
 
@@ -152,9 +222,10 @@ def _notes(sides: Sequence[TraceSide], floor: statistics.Floor) -> Iterator[str]
             yield f"{side.name}: operations without a GPU are added to the others."
         of = [time for device, time in side.busy_us.items() if device != UNSAID]
         if len(of) > 1:
+            worse = percent(max(of) * len(of) / fsum(of) - 1, 1) if fsum(of) else "–"
             yield (
                 f"{side.name}: {len(of)} GPUs, each busy {micro(min(of))} to {micro(max(of))}, are added up "
-                "(--device takes one)."
+                f"(--device takes one); imbalance {worse}: the busiest above their mean."
             )
     yield (
         "One trace per side: how far two runs differ is not known, so only changes beyond "
@@ -174,8 +245,10 @@ def table(found: Comparison) -> str:
     out += [f"note: {note}" for note in found.statistics.notes]
     both = f"{micro(before)} → {micro(after)} ({change(after / before - 1)})"
     out += ["", f"{with_unit(len(totals), 'kernels and copies')} of both take {both}", ""]
-    head = ("all launches", "", "of base", "launches", "each", "", "")
-    out.append(aligned(("kernel", *head), [_row(one, before) for one in found.points[:TOP]]))
+    listed = sheet(found)
+    out.append(
+        replace(listed, rows=[[_short(row[0]), *row[1:]] for row in listed.rows[:TOP]]).text()
+    )
     if rest := totals[TOP:]:
         moved = fsum(one.delta for one in rest)
         out.append(f"and {len(rest)} more, together {_moved(moved)}")
@@ -188,23 +261,29 @@ def table(found: Comparison) -> str:
     return "\n".join(out) + "\n"
 
 
-def _row(point: PointChange, whole: float) -> list[str]:
-    total = point.metrics[TOTAL]
-    n, m = total.samples
-    return [
-        _short(point.id),
-        f"{micro(total.base)} → {micro(total.head)}",
-        _moved(total.delta),
-        f"{100 * total.base / whole:.1f} %",
-        str(n) if n == m else f"{n} → {m}",
-        f"{micro(point.base)} → {micro(point.head)}",
-        change(point.relative),
-        statistics.verdict_in_words(point),
-    ]
+def sheet(found: Comparison) -> Sheet:
+    """A row for each kernel: the time of all its launches on both sides, and how that of one changed."""
+    totals = [point.metrics[TOTAL] for point in found.points]
+    whole = fsum(one.base for one in totals)
+    unit, took = in_one_unit([time for one in totals for time in (one.base, one.head)])
+    by, moved = in_one_unit([abs(one.delta) for one in totals])
+    rows = []
+    for at, (point, total) in enumerate(zip(found.points, totals, strict=True)):
+        n, m = total.samples
+        both = [took[2 * at], took[2 * at + 1], _sign(total.delta) + moved[at]]
+        share, count = f"{100 * total.base / whole:.1f}", str(n) if n == m else f"{n} → {m}"
+        judged = [change(point.relative), statistics.verdict_in_words(point)]
+        rows.append([point.id, *both, share, count, *judged])
+    header = ("kernel", f"base, {unit}", "head", f"moved, {by}", "of base, %", "n", "each", "")
+    return Sheet(header, rows, left=1, long=(0,))
 
 
 def _moved(us: float) -> str:
-    return f"{'−' if us < 0 else '+'}{micro(abs(us))}"
+    return f"{_sign(us)}{micro(abs(us))}"
+
+
+def _sign(us: float) -> str:
+    return "−" if us < 0 else "+"
 
 
 def _short(name: str) -> str:

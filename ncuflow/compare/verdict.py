@@ -25,8 +25,8 @@ from ncuflow.compare.records import (
 )
 from ncuflow.findings import locate, statistics, stored
 from ncuflow.findings.statistics import ENOUGH_RUNS, NOT_JUDGED, Estimate, Floor, Runs
-from ncuflow.format import with_unit
-from ncuflow.io import BadInput
+from ncuflow.format import Sheet, with_unit
+from ncuflow.io import BadInput, MissingFile
 from ncuflow.model import VERSIONS, Kernel, Measurement, Point, Results
 from ncuflow.parsers.traces import is_trace
 
@@ -410,20 +410,22 @@ def of_paths(
     base_targets: Sequence[str] | None = None,
     head_targets: Sequence[str] | None = None,
     device: int | None = None,
+    maps: Mapping[str, str] | None = None,
 ) -> Comparison:
     """Two folders of results, of outputs or of recordings, two reports of ncu, or two traces, held against each other.
 
-    device: of traces, the GPU. Raises BadInput where a side cannot be read, and where nothing is on both.
+    device: of traces, the GPU; maps: of these, names of the base that are others in the head. Raises BadInput where a
+    side cannot be read, and where nothing is on both.
     """
     for side in (base, head):
         if not side.exists():
-            raise BadInput(side, "no such file or folder")
+            raise MissingFile(side, "no such file or folder")
     if base.is_dir() != head.is_dir():
         file, folder = (head, base) if base.is_dir() else (base, head)
         raise BadInput(file, f"a file, and {folder} is a folder: two of a kind are compared")
     if not base.is_dir():
         if all(path.is_file() and is_trace(path) for path in (base, head)):
-            return traces.compare(base, head, settings, device)
+            return traces.compare(base, head, settings, device, maps)
         return reports.compare(base, head, settings)
     with (
         locate.results_of(base, base_targets) as before,
@@ -447,4 +449,15 @@ def compared(
     return of_paths(Path(base), Path(head), Thresholds(alpha, threshold, floor))
 
 
-# --- command line -----------------------------------------------------------------------------
+def as_text(found: Comparison) -> str:
+    """The text of a comparison, of traces or of anything else."""
+    return traces.table(found) if _of_traces(found) else reports.table(found)
+
+
+def sheet(found: Comparison) -> Sheet:
+    """The same as one table."""
+    return traces.sheet(found) if _of_traces(found) else reports.sheet(found)
+
+
+def _of_traces(found: Comparison) -> bool:
+    return any(point.metric == traces.EACH for point in found.points)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ncuflow.answer import Answer, Tier
+from ncuflow.answer import Answer, Displayed, Tier
 from ncuflow.evidence.provenance import origin
 from ncuflow.io import BadInput, JsonObject, conforming, read_json
 from ncuflow.model import SOFTWARE
@@ -369,7 +369,7 @@ class Heuristic(Strict):
     """The counterexamples."""
 
 
-class Advice(Answer):
+class Advice(Displayed, Answer):
     """Which choice for which shape."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("shapes",)

@@ -24,7 +24,7 @@ from pathlib import Path, PurePath, PurePosixPath
 
 from ncuflow.format import short
 from ncuflow.gpu import nvml
-from ncuflow.io import BadInput, CommandError, UsageError, clean
+from ncuflow.io import BadInput, CommandError, MissingFile, UsageError, clean
 from ncuflow.origin import package_folder
 from ncuflow.process import QUERY_S, python_environment, run_child
 from ncuflow.run import FATAL
@@ -132,7 +132,7 @@ def _folder(path: PurePosixPath) -> str:
 def _stripped(path: Path) -> dict[int, list[str]]:
     """The files that a patch names, by the leading folders that its paths may have. Raises BadInput where it is none."""
     if not path.is_file():
-        raise BadInput(path, "no such file or folder")
+        raise MissingFile(path, "no such file or folder")
     if shutil.which("git") is None:
         raise CommandError("a patch is applied by git, which is not installed here")
     found, refused = {}, []

@@ -283,6 +283,8 @@ def _by_version(patterns: Sequence[str], point: str) -> dict[str, Path]:
             gpus.add(about.provenance.get("gpu"))
             if len(points) > found.get(version, (0, folder))[0]:
                 found[version] = (len(points), folder)
+    except BadInput:
+        raise
     except ValueError as error:
         raise CommandError(clean(str(error))) from None
     if len(gpus) > 1:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ncuflow.answer import Tier
 from ncuflow.explain.record import (
@@ -29,14 +29,17 @@ from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.derivation import LINES
 from ncuflow.findings.join import total
 from ncuflow.format import micro, pct, percent
-from ncuflow.io import BadInput, JsonObject
+from ncuflow.io import BadInput, JsonObject, UsageError
 from ncuflow.model import VERSIONS, Kernel, Measurement, Provenance, Rule, Stall
 from ncuflow.parsers import breakdown, demangled
 from ncuflow.parsers.ncu import FAILED, Report
-from ncuflow.parsers.nsys import Trace
 from ncuflow.parsers.show_ncu import ROUGH, dims, stall_sum
 from ncuflow.parsers.stalls import RATIO, STALL_REASONS
 
+if TYPE_CHECKING:
+    from ncuflow.parsers.nsys import Trace
+
+REGEX = "regex:"  # as ncu's --kernel-name has it
 FEW = 5  # names that an error lists
 MOST_ADVICE = 8
 SAMPLED = "smsp__pcsamp_warps_issue_stalled_*"
@@ -107,7 +110,7 @@ def choose(
     """(the launch that is asked for, all launches of its whole name). Raises BadInput where there is none.
 
     By default it is the longest of the kernel whose launches take the most time together. A number is
-    an index; else a pattern (`*`, `?`) of the name, with or without template arguments, or a part of it.
+    an index; else, of the name with or without template arguments, a part, a pattern (`*`, `?`) or regex:EXPRESSION.
     """
     if kernel is None:
         found = next(iter(profiled.by_name(every)), [])
@@ -151,6 +154,11 @@ def share(alike: Sequence[Kernel], every: Sequence[Kernel], of: str) -> str:
 
 def _named(kernel: Kernel, pattern: str) -> bool:
     names = [kernel["name"], kernel["demangled"] or ""]
+    if pattern.startswith(REGEX):
+        try:
+            return any(re.search(pattern.removeprefix(REGEX), name) for name in names)
+        except re.error as error:
+            raise UsageError(f"{pattern}: no regular expression ({error})") from None
     if any(sign in pattern for sign in "*?"):
         return any(fnmatchcase(name, pattern) for name in names)
     return any(pattern in name for name in names)

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import ClassVar, Literal
 
-from ncuflow.answer import AnswerPart, Tier
+from ncuflow.answer import AnswerPart, Displayed, Tier
 from ncuflow.evidence.provenance import TIERS
-from ncuflow.format import aligned, pct, percent, quantity, short, with_unit
+from ncuflow.format import Sheet, columns, in_one_unit, pct, percent, quantity, short, with_unit
 from ncuflow.io import clean
 
 
@@ -183,7 +183,7 @@ class Missing(AnswerPart):
     """The section or option of the profiler that measures it."""
 
 
-class Explanation(AnswerPart):
+class Explanation(Displayed, AnswerPart):
     """What limits a kernel, what its warps wait for and where, what it could gain at most, and what to try."""
 
     schema_version: Literal[1] = 1
@@ -217,18 +217,17 @@ class Explanation(AnswerPart):
 
 # --- the text report -------------------------------------------------------------------------
 
-WIDTH, MOST_LINES = 100, 24
+MOST_LINES = 24
 LABEL = 9  # columns of the word before a part
 MOST = 3  # entries of a list that are said
 # Part and the lines that it may take; what the others leave of the screen is for what to try.
 PARTS = {"limit": 2, "waits": 3, "at": 3, "gain": 1, "try": 6, "missing": 3, "note": 2, "from": 2}
 TRY = "try"
-LONGEST_NAME = 48  # columns of a kernel's name in the overview
 
 
 def as_text(found: Explanation) -> str:
-    """The text: at most MOST_LINES lines of WIDTH columns; what is cut off ends with an ellipsis. The command that traces a
-    number is the last of them, whole, for a shell to run as it is."""
+    """The text: at most MOST_LINES lines as wide as the terminal; what is cut off ends with an ellipsis. The command that
+    traces a number is the last of them, whole, for a shell to run as it is."""
     said = {
         "limit": _limit(found),
         "waits": [_stall(stall) for stall in found.stalls[:MOST]],
@@ -246,31 +245,39 @@ def as_text(found: Explanation) -> str:
     return "\n".join([*head, *(line for name in PARTS for line in parts[name]), *traced]) + "\n"
 
 
-def overview(every: Sequence[tuple[Explanation, float | None]]) -> str:
-    """A line per kernel: its share of the time, its longest launch, what limits it, and where its warps wait. share: of 1."""
+def overview(every: Sequence[tuple[Explanation, float | None]], more: bool = False) -> Sheet:
+    """A line per kernel: its share of the time (of 1; None: not asked for), its longest launch, what limits it, and where its
+    warps wait. more: also what it could gain, and the first that is suggested."""
+    unit, took = in_one_unit([_us(found.time) for found, _ in every])
     rows = []
-    for found, share in every:
-        waits = (
-            f"{found.stalls[0].reason} {_formatted(found.stalls[0].share)}" if found.stalls else ""
-        )
+    for (found, share), time in zip(every, took, strict=True):
+        stall, bound, tried = found.stalls[:1], found.headroom, found.suggestions[:1]
         rows.append(
             [
-                short(found.subject.name, LONGEST_NAME),
-                percent(share, 1),
+                found.subject.name or found.subject.point or "",
+                "" if share is None else percent(share, 1),
                 str(found.subject.launches),
-                _formatted(found.time) if found.time else "",
+                time,
+                "".join(f"{one.reason} {_formatted(one.share)}" for one in stall),
                 found.limit.words if found.limit else "not known",
-                waits,
+                *(
+                    [_formatted(bound.most) if bound else "", "".join(map(_suggestion, tried))]
+                    * more
+                ),
             ]
         )
-    head = ("kernel", "of the time", "launches", "longest", "limit", "waits most for")
-    return aligned(head, rows)
+    head = ["kernel", "of time", "n", f"longest, {unit}", "waits most for", "limit"]
+    return Sheet(head + ["at most", "to try"] * more, rows, left=1, long=(0, 5))
+
+
+def _us(time: Number | None) -> float | None:
+    return None if time is None else time.value / (1e3 if time.unit == "ns" else 1)
 
 
 def _part(label: str, entries: list[str], most: int) -> list[str]:
     """Entries with a label before the first: as many lines each, at most `most` in all."""
     each = max(1, most // max(1, len(entries)))
-    body = [line for entry in entries[:most] for line in _wrapped(entry, WIDTH - LABEL, each)]
+    body = [line for entry in entries[:most] for line in _wrapped(entry, columns() - LABEL, each)]
     return [f"{label if number == 0 else '':{LABEL}}{line}" for number, line in enumerate(body)]
 
 
@@ -287,7 +294,7 @@ def _head(of: Subject) -> list[str]:
         lines.append(of.demangled)
     if of.report is not None:
         lines.append(_launch(of))
-    return [short(line, WIDTH) for line in lines]
+    return [short(line, columns()) for line in lines]
 
 
 def _launch(of: Subject) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,8 +16,10 @@ from ncuflow.findings.results import grouped, read
 from ncuflow.format import with_unit
 from ncuflow.io import BadInput, sniff_packed
 from ncuflow.model import Kernel, MetricRow, Point, Stall
-from ncuflow.parsers import nsys
 from ncuflow.parsers.stalls import RATIO
+
+if TYPE_CHECKING:
+    from ncuflow.parsers.nsys import Trace
 
 LINES = "lines"  # the name of all samples by instruction
 COLUMN_NAMES = ", ".join(BY_NAME)
@@ -100,11 +102,11 @@ def steps(outputs: Path, point: str, name: str) -> Iterator[TraceStep]:
 def steps_of_launch(report: str, index: int, name: str) -> Iterator[TraceStep]:
     """The same of a launch of any report of ncu, by its index there, or of a kernel of a trace of nsys."""
     if sniff_packed(report)[0] in profiled.TRACES:
-        return _steps_of_operation(nsys.read(report), index, name)
+        return _steps_of_operation(profiled.trace(report), index, name)
     return _steps_of_kernel(report, index, name)
 
 
-def _steps_of_operation(trace: nsys.Trace, index: int, name: str) -> Iterator[TraceStep]:
+def _steps_of_operation(trace: Trace, index: int, name: str) -> Iterator[TraceStep]:
     """A column of the timeline, of one operation."""
     if index >= len(trace.timeline):
         raise BadInput(trace.file, f"no operation {index}; it has {len(trace.timeline)}")

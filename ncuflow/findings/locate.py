@@ -10,9 +10,8 @@ from pathlib import Path
 
 from ncuflow.evidence import location, manifest
 from ncuflow.findings import results, stored
-from ncuflow.io import BadInput, UsageError, scratch, write_json
+from ncuflow.io import BadInput, UsageError, scratch, status_line, write_json
 from ncuflow.model import Results
-from ncuflow.parsers import tables
 from ncuflow.target.contract import known
 
 
@@ -39,11 +38,16 @@ def make_results(recording: Path, targets: Iterable[str] | None, outputs: Path) 
     """
     try:
         batches = manifest.read(recording).targets
+    except BadInput:
+        raise
     except ValueError as error:
         raise BadInput(recording, str(error).removeprefix(f"{recording}: ")) from None
+    from ncuflow.parsers import tables  # of a recording alone
+
     for target in batches if targets is None else targets:
         if target not in batches:
             raise BadInput(recording, f"no target {target!r} in it; it has {', '.join(batches)}")
+        status_line.at = f"{location.name(recording)}: {target}"
         folder = outputs / "tables" / target
         reports = [recording / target / batch for batch in sorted(batches[target])]
         tables.write(tables.collect(recording, reports), folder)

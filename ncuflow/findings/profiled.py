@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from ncuflow.evidence.provenance import whole
 from ncuflow.findings import ceilings
@@ -17,13 +17,15 @@ from ncuflow.findings.columns import measurement
 from ncuflow.findings.join import Joined
 from ncuflow.io import sniff_packed
 from ncuflow.model import Kernel, KernelRow, Measurement, Provenance, Row
-from ncuflow.parsers import ncu, ncu_text, nsys
+from ncuflow.parsers import ncu, ncu_text
 from ncuflow.parsers.ncu import Report
-from ncuflow.parsers.nsys import Trace
 from ncuflow.parsers.show import strange
 from ncuflow.parsers.show_ncu import RECORDED as RECORDED
 
 NESTED = ("stalls", "breakdown", "rules", "lines")
+if TYPE_CHECKING:
+    from ncuflow.parsers.nsys import Trace
+
 TRACES = ("sqlite", "nsys-rep")  # kinds of files (`ncuflow.io.sniff`) that are traces of nsys
 TEXT = ("csv", "text")  # what ncu printed may be
 
@@ -41,8 +43,15 @@ def read(path: str | Path) -> Report:
 def launches(path: str | Path, name: str | None = None) -> list[Kernel]:
     """Those of a report of ncu, or the kernels of a trace of nsys; name: as of ``kernels``."""
     if sniff_packed(path)[0] in TRACES:
-        return traced(nsys.read(path))
+        return traced(trace(path))
     return kernels(read(path), name)
+
+
+def trace(path: str | Path) -> Trace:
+    """A trace of nsys, by the reader that reports do without."""
+    from ncuflow.parsers import nsys
+
+    return nsys.read(path)
 
 
 def kernels(report: Report, name: str | None = None) -> list[Kernel]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ncuflow.io import JsonObject, clean
+from ncuflow.io import JsonObject, clean, status_line
 from ncuflow.race.rounds import RUNGS
 from ncuflow.race.sides import Side
 from ncuflow.run import progress
@@ -26,6 +26,7 @@ PROFILER_S, PROFILED_S = 12.0, 1.5  # a process under ncu, and each point in it
 
 def tell(line: str) -> None:
     """Say on stderr how far the command is."""
+    status_line.clear()
     print(clean(line), file=sys.stderr, flush=True)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ncuflow.answer import Answer, AnswerPart
+from ncuflow.answer import Answer, AnswerPart, Displayed
 from ncuflow.model import Params
 
 StepKind = Literal["prefill", "decode", "mixed", "unknown"]
@@ -215,7 +215,7 @@ class StepGroup(AnswerPart):
     """The possible gains, the largest first."""
 
 
-class StepAnswer(Answer):
+class StepAnswer(Displayed, Answer):
     """The steps of a trace."""
 
     command: Literal["step"] = "step"

@@ -134,6 +134,8 @@ def of_target(
     try:
         target = load(name)
         found = read_points(file, target) if file else points(target, blocks or [{}])
+    except BadInput:
+        raise
     except ValueError as error:
         raise UsageError(str(error)) from None
     return target, found

@@ -62,6 +62,8 @@ def read(files: list[Path]) -> tuple[dict[str, list[Block]], list[str], int]:
             raise BadInput(files[0], f"more than {MOST_CASES} different cases in all")
         try:
             target, block, point = made()
+        except BadInput:
+            raise
         except ValueError as error:
             refused.append(str(error))
             continue
@@ -267,6 +269,8 @@ def _definition_of(path: Path) -> tuple[str, Definition]:
         name = found["name"]
         if not _is_name(name):
             raise ValueError(name)
+    except BadInput:
+        raise
     except (ValueError, TypeError, KeyError, AttributeError):
         raise BadInput(path, "no definition: a JSON object with a name") from None
     kind, sizes = _parts(name)

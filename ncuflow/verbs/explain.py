@@ -1,23 +1,29 @@
 """What limits a kernel, what its warps wait for, what it could gain at most, and what to try: on one screen.
 
-    ncuflow explain REPORT [--kernel K] [--json]     a report of ncu or nsys, or what ncu printed
+    ncuflow explain REPORT… [--kernel K] [--json]    reports of ncu or nsys, or what ncu printed; - is standard input
     ncuflow explain REPORT --all                     a line for each kernel of a report of ncu
     ncuflow explain POINT [--outputs DIR] [--json]   a point of outputs/, or of a recording
+    ncuflow explain REPORT… --format md              a table for a pull request: a line for each
 
-K is the index of a launch, or a pattern of a kernel's name; of several launches the longest is explained, without K that
-of the kernel whose launches take the most time together. Each number where it comes from, and `ncuflow trace` shows it there.
+K is the index of a launch, a kernel's name or a part of it, a pattern (`*`, `?`), or regex:EXPRESSION as ncu takes it; of
+several launches the longest is explained, without K that of the kernel whose launches take the most time together. Each number
+where it comes from, and `ncuflow trace` shows it there. The JSON of several is a list.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from ncuflow.explain.launch import of_every
 from ncuflow.explain.record import Explanation, as_text, overview
 from ncuflow.explain.verb import explain
 from ncuflow.findings import profiled
+from ncuflow.format import Sheet
 from ncuflow.io import UsageError, emit
-from ncuflow.verbs.options import AS_TEXT, Printed
+from ncuflow.verbs.options import AS_TEXT, Printed, given
 
 ANSWER = Explanation
 
@@ -25,24 +31,55 @@ ANSWER = Explanation
 def command(
     source: str,
     /,
-    *,
+    *more: str,
     kernel: str | None = None,
     all: bool = False,
     outputs: Path | None = None,
+    format: Literal["text", "json", "md"] = "text",
     printed: Printed = AS_TEXT,
 ) -> None:
     """What limits a kernel.
 
     Args:
-        source: report of ncu or nsys, or the id of a point
-        kernel: index of a launch, or pattern of a name
+        source: SOURCE…, report of ncu or nsys, or the id of a point
+        more: further ones
+        kernel: index of a launch, or a name, a pattern or a regex:EXPRESSION of it
         all: each kernel of the report, in a line
         outputs: of a point: its outputs, or a recording
+        format: text (the default), md (a table for a pull request), or json as --json
     """
-    if all:
-        if kernel is not None or printed.json:
-            raise UsageError("--all goes with neither --kernel nor --json")
-        emit(overview(of_every(profiled.read(source))), None)
-        return
-    found = explain(source, kernel, outputs)
-    printed.tell(found, lambda: as_text(found))
+    printed = printed.as_asked(format)
+    if all and (kernel is not None or printed.json):
+        raise UsageError("--all goes with neither --kernel nor --json")
+    sheets: list[Sheet] = []
+    found: list[Explanation] = []
+    with given(source, *more) as files:
+        for name, path in files:
+            if all:
+                sheet = overview(of_every(profiled.read(path)), more=format == "md")
+                sheets.append(replace(sheet, head=name) if more else sheet)
+            else:
+                found.append(_called(explain(path, kernel, outputs), name, path))
+    if format == "md":
+        tables = sheets or [_compared(found, [name for name, _ in files])]
+        emit("\n".join(sheet.markdown() for sheet in tables), None)
+    elif all:
+        emit("\n".join(sheet.text() for sheet in sheets), None)
+    else:
+        printed.tell_all(found, "" if printed.json else "\n".join(map(as_text, found)))
+
+
+def _compared(found: Sequence[Explanation], names: Sequence[str]) -> Sheet:
+    """A line for each, with its report where there are several."""
+    sheet = overview([(one, None) for one in found], more=True)
+    if len(found) == 1:
+        return sheet
+    rows = [[name, *row] for name, row in zip(names, sheet.rows, strict=True)]
+    return replace(sheet, header=["report", *sheet.header], rows=rows)
+
+
+def _called(found: Explanation, named: str, path: str) -> Explanation:
+    """Under the name that was asked for, where that is standard input."""
+    if named == path:
+        return found
+    return Explanation.model_validate_json(found.model_dump_json().replace(path, named))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +15,9 @@ from cyclopts import Parameter
 from pydantic import BaseModel
 
 from ncuflow import answer
-from ncuflow.format import with_unit
-from ncuflow.io import JsonObject, UsageError, emit, write_text
-from ncuflow.sweep.points import objects
+from ncuflow.io import BadInput, JsonObject, UsageError, dump_json, emit, scratch
+
+STDIN = "/dev/stdin"  # what "-" stands for
 
 
 def _count(_: Any, value: int | None) -> None:
@@ -77,6 +80,22 @@ Jobs = Annotated[int | None, Parameter(validator=_above_0)]
 """Files that are compiled at once."""
 
 
+@contextmanager
+def given(*words: str) -> Iterator[list[tuple[str, str]]]:
+    """(its name, the file to read) of each: of standard input, which is called "-", a private copy. A complaint has the name."""
+    if STDIN not in words:
+        yield [(word, word) for word in words]
+        return
+    with scratch() as folder:
+        copy = folder / "-"
+        with copy.open("wb") as out:
+            shutil.copyfileobj(sys.stdin.buffer, out)
+        try:
+            yield [("-", str(copy)) if word == STDIN else (word, word) for word in words]
+        except BadInput as error:
+            raise BadInput("-", error.what) if error.path == str(copy) else error from None
+
+
 def exclusive(**given: Any) -> None:
     """Raises UsageError where two options are given of which one is enough."""
     names = [f"--{name}" for name, value in given.items() if value]
@@ -94,6 +113,18 @@ class Printed:
     limit: Annotated[int | None, Parameter(validator=_count)] = None
     """with --json: N rows of a table at most"""
 
+    def as_asked(self, format: str) -> Printed:
+        """With `--format json` as with `--json`."""
+        return replace(self, json=True) if format == "json" else self
+
+    def tell_all(self, found: Sequence[BaseModel], text: str, out: Path | None = None) -> None:
+        """The answers to several files: the JSON of one, or a list of all."""
+        if not self.json or len(found) == 1:
+            self.tell(found[0], text, out)
+        else:
+            cut = [answer.limited(one, self.limit) for one in found]
+            emit(dump_json([one.model_dump(mode="json", by_alias=True) for one in cut]), out)
+
     def tell(
         self,
         found: BaseModel,
@@ -109,16 +140,14 @@ class Printed:
 
 def blocks_of(text: str | None) -> list[JsonObject] | None:
     """Blocks of parameters, as JSON; None where there are none. Raises UsageError for what is no list of objects."""
+    if text is None:
+        return None
+    from ncuflow.sweep.points import objects  # with the contract of targets, which few verbs need
+
     try:
-        return None if text is None else objects(text)
+        return objects(text)
     except ValueError as error:
         raise UsageError(f"--blocks: {error}") from None
-
-
-def write_page(out: Path, text: str) -> str:
-    """Write a page; returns the line that says so."""
-    write_text(out, text)
-    return f"{out}: {with_unit(round(len(text.encode()) / 1e3), 'kB')}"
 
 
 AS_TEXT = Printed()

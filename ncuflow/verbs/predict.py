@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ncuflow.findings import stored
-from ncuflow.io import UsageError, write_json
+from ncuflow.io import BadInput, UsageError, write_json
 from ncuflow.static.predict import PredictAnswer, answered, predictions
 from ncuflow.verbs.options import AS_TEXT, Printed
 
@@ -33,6 +33,8 @@ def command(
     try:
         sides = ([*stored.folder(place).values()] for place in (measured, on))
         found = predictions(*sides)
+    except BadInput:
+        raise
     except ValueError as error:
         raise UsageError(str(error)) from None
     if out is not None:

@@ -61,6 +61,8 @@ def _record(
     if target is None:
         try:
             target = location.recording_folder(manifest.provenance(evidence), sweep)
+        except BadInput:
+            raise
         except ValueError as error:
             raise UsageError(f"{evidence}: {error}: give RECORDING_DIR") from None
     said = recording.measured(

@@ -13,11 +13,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ncuflow import answer
-from ncuflow.io import emit, not_over
-from ncuflow.pages.html import step as page
+from ncuflow.io import emit, not_over, write_text
 from ncuflow.step.record import StepAnswer
 from ncuflow.step.trace import limited, report, step
-from ncuflow.verbs.options import AS_TEXT, OutFile, Printed, write_page
+from ncuflow.verbs.options import AS_TEXT, OutFile, Printed
 
 ANSWER = StepAnswer
 
@@ -48,10 +47,11 @@ def command(
     """
     not_over(html, trace)
     found = step(trace, dump, recording, advice, known, device)
-    said = write_page(html, page.rendered(found)) if html else None
+    if html:
+        from ncuflow.pages.html import step as page
+
+        write_text(html, page.rendered(found))
     if printed.json:
         answer.tell(limited(found, printed.limit))
     else:
         emit(report(found), None)
-        if said:
-            print(f"\n{said}")

@@ -13,11 +13,10 @@ Where FlashInfer is installed, its own source says which GPUs it has them for.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
-from ncuflow.io import UsageError, emit
+from ncuflow.io import UsageError
 from ncuflow.run import listing
 from ncuflow.run.listing import Measurable, TargetsAnswer
 from ncuflow.verbs.options import AS_TEXT, Printed
@@ -53,10 +52,5 @@ def command(
         ready = sum(row["status"] in listing.READY for row in rows)
         total = f"{ready} of {len(rows)} can be measured here"
     found = TargetsAnswer(ready=ready, targets=[Measurable.model_validate(row) for row in rows])
-    if format == "json" and not printed.json:
-        emit(json.dumps(rows, indent=1) + "\n", None)
-    else:
-        printed.tell(
-            found,
-            listing.markdown(rows, total) if format == "markdown" else listing.text(rows, total),
-        )
+    text = listing.markdown if format == "markdown" else listing.text
+    printed.as_asked(format).tell(found, lambda: text(rows, total))

@@ -31,7 +31,7 @@ from ncuflow.io import UsageError, emit, not_over, write_json, write_text
 from ncuflow.pages.html import trial as page
 from ncuflow.race.rounds import EFFECT
 from ncuflow.sweep.points import of_target
-from ncuflow.verbs.options import Effect, Jobs, OutFile, Seconds, blocks_of, exclusive, write_page
+from ncuflow.verbs.options import Effect, Jobs, OutFile, Seconds, blocks_of, exclusive
 
 ANSWER = Trial | Trials
 
@@ -98,7 +98,7 @@ def _again(record: Path, html: Path | None) -> None:
     not_over(html, record)
     trials = read(record)
     if html is not None:
-        print(write_page(html, page.rendered(trials)))
+        write_text(html, page.rendered(trials))
     else:
         more = [ranking(trials)] if len(trials) > 1 else []
         emit("".join([*map(trial_text, trials), *more]), None)

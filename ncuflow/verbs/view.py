@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ncuflow.io import BadInput, not_over
+from ncuflow.answer import wrote
+from ncuflow.io import BadInput, not_over, write_text
 from ncuflow.pages.html import view as page
-from ncuflow.verbs.options import OutFile, write_page
+from ncuflow.verbs.options import OutFile
 from ncuflow.view import files
 
 
@@ -28,9 +29,11 @@ def command(file: Path, /, *more: Path, out: OutFile = None, source: Path | None
     """
     if source and not source.is_dir():
         raise BadInput(source, "not a folder")
-    out = out or Path(_stem(file) + ".html")
-    not_over(out, file, *more)
-    print(write_page(out, page.rendered(files.view([file, *more], source))))
+    page_file = out or Path(_stem(file) + ".html")
+    not_over(page_file, file, *more)
+    write_text(page_file, page.rendered(files.view([file, *more], source)))
+    if out is None:
+        wrote(page_file)  # what was asked for by name is told of every verb
 
 
 def _stem(path: Path) -> str:
