@@ -22,6 +22,7 @@ from ncuflow.gpu.table import product, table
 from ncuflow.io import BadInput, read_as, scratch
 from ncuflow.model import Ceilings, Results
 from ncuflow.origin import remedy
+from ncuflow.race.record import Relative
 from ncuflow.step.record import GainOfStep, NearestPoint, RoofOfLaunch
 from ncuflow.target.contract import Choice, Target
 from ncuflow.target.launch import Params
@@ -294,6 +295,12 @@ class CallsOfStep:
         above = self.share_pct * (1 - self.roofed(changed))
         return round(min(above, least), 2), round(min(above, most), 2)
 
+    def gain(self, saved: Interval, changed: Params, **said: Any) -> GainOfStep:
+        """What another choice would bring; said: which that is, and what it was measured of."""
+        low, high = self.saves(saved, changed)
+        share = round(self.share_pct, 2)
+        return GainOfStep(kernel=self.kernel, low_pct=low, high_pct=high, share_pct=share, **said)
+
 
 def of_recording(
     target: Target, params: Params, calls: CallsOfStep, results: Results | None
@@ -340,16 +347,13 @@ def _gain(
                 others[name].append(value)
     names = choice.called if base else choice.called[::-1]
     between = (min(low for low, _ in saved), max(high for _, high in saved))
-    low, high = calls.saves(between, {choice.parameter: choice.other if base else choice.base})
-    return GainOfStep(
+    return calls.gain(
+        between,
+        {choice.parameter: choice.other if base else choice.base},
         choice=choice.key,
         title=choice.title,
         change=f"{names[0]} → {names[1]}",
-        kernel=calls.kernel,
         target=target.name,
-        low_pct=low,
-        high_pct=high,
-        share_pct=round(calls.share_pct, 2),
         pairs=[point for one in pairs for point in (one.base_point, one.other_point)],
         differs=others,
         in_turns=all(one.in_turns for one in pairs),
@@ -373,16 +377,12 @@ def saving(effect: Effect, base: bool) -> Interval:
     """The share of a call's time that the other side saves, between bounds: of the one that it is on, base or other."""
     low = effect.change if effect.low is None else effect.low
     high = effect.change if effect.high is None else effect.high
-    if base:
-        return -high, -low
+    return (-high, -low) if base else _of_longer(low, high)
+
+
+def _of_longer(low: float, high: float) -> Interval:
+    """The share that a call saves which takes as much longer than another, of that one's time."""
     return low / (1 + low), high / (1 + high)
-
-
-class RegretBounds(BaseModel):
-    """By how much longer the default takes, of 1."""
-
-    low: float
-    high: float
 
 
 class RacedShape(BaseModel):
@@ -392,7 +392,7 @@ class RacedShape(BaseModel):
     shape: str
     params: Params
     advised: str | None
-    regret: RegretBounds | None = None
+    regret: Relative | None = None
     in_turns: bool = False
 
 
@@ -413,18 +413,13 @@ def of_advice(
     for found, shape in far[:1]:
         if found[0] or found[1] > NEAR or shape.advised in (None, shape.shape) or not shape.regret:
             continue
-        regret = shape.regret
-        between = (regret.low / (1 + regret.low), regret.high / (1 + regret.high))
-        low, high = calls.saves(between, {})
-        yield GainOfStep(
+        yield calls.gain(
+            _of_longer(shape.regret.low, shape.regret.high),
+            {},
             choice="advice",
             title=f"what {advice.gpu or 'a GPU'} ran fastest",
             change=f"{shape.shape} → {shape.advised}",
-            kernel=calls.kernel,
             target=target.name,
-            low_pct=low,
-            high_pct=high,
-            share_pct=round(calls.share_pct, 2),
             pairs=[shape.shape, shape.advised],
             differs={name: [value] for name, value in differing(params, shape.params).items()},
             in_turns=shape.in_turns,
