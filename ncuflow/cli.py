@@ -90,7 +90,7 @@ RULES = {
     "jit-probe": ("ncuflow.run.jit", "one measurement of jit, in a process of its own"),
     "static-cute": ("ncuflow.static.cute", "a kernel of CuTe DSL, compiled without a GPU"),
     "static-results": ("ncuflow.static.results", "launches of a sweep on a GPU that is not there"),
-    "claims-predicted": ("ncuflow.claims.audit", "claims held against predicted times"),
+    "claims-predicted": ("ncuflow.claims.audit", "claims compared with predicted times"),
     "source-index": ("ncuflow.source.index", "symbols and kernels of the installed FlashInfer"),
     "tables": ("ncuflow.parsers.tables", "captures of a target -> tables"),
     "results": ("ncuflow.findings.results", "tables of a target -> joined measurements"),

@@ -81,7 +81,6 @@ def page(found: Speedup) -> str:
         "title": example.title,
         "name": example.name,
         "what": Markup(_prose(folder / "README.md")),
-        "patch": (folder / "change.patch").read_text(encoding="utf-8").rstrip(),
         "head": ["GPU", *text.HEAD[:-1], "verdict"],
         "helps": list(found.rows(True)),
         "others": list(found.rows(False)),

@@ -64,11 +64,11 @@ def test_the_wheel_that_became_slower_is_found_beside_one_that_does_not_compile(
     assert (one.before, one.after, one.between) == ("0.6.2", "0.6.3", [])
     assert one.change is not None and 0.29 < one.change.low <= one.change.high < 0.31
     assert one.files == ["data/include/flashinfer/toy.cuh"]
-    assert "0.6.10: held against 0.6.1" in said
+    assert "0.6.10: compared with 0.6.1" in said
     steps = len(found.steps)
     status, said, found = bisected(machine, *ends, "--journal", str(journal))
     assert status == 0 and found is not None and len(found.steps) == steps
-    assert "0.6.10: held against 0.6.1" not in said
+    assert "0.6.10: compared with 0.6.1" not in said
 
 
 @pytest.mark.exhaustive

@@ -214,7 +214,7 @@ def test_a_series_of_the_roofline_stands_alone_and_short_points_go(browser, repo
     assert again.locator(".roofline .mark-dot path").count() == marks.count()
 
 
-ROOF = r"of its roof: (.*), (.*) TFLOPS"
+ROOF = r"of its roofline: (.*), (.*) TFLOPS"
 
 
 def test_each_mark_is_held_against_the_roof_of_its_type(browser, report, finished):
@@ -245,7 +245,7 @@ def test_a_mark_of_the_roofline_opens_its_point(browser, report):
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_selector('.roofline [aria-label="tip"] text')
     told = page.text_content('.roofline [aria-label="tip"]')
-    assert "limited by" in told and "of its roof" in told
+    assert "limited by" in told and "of its roofline" in told
     page.mouse.down()
     page.mouse.up()
     page.wait_for_selector('main[data-view="point"]')
@@ -496,7 +496,7 @@ def test_each_view_of_the_time_has_its_rate_and_clock(browser, report, finished)
         f"{number(row['tflops'])} TFLOPS",
         quantity(row["clock_cold_mhz"], "MHz"),
     ]
-    others = {"in situ: nsys": "time_insitu_us", "profiled: ncu": "time_ncu_us"}
+    others = {"in application: nsys": "time_insitu_us", "profiled: ncu": "time_ncu_us"}
     others |= {"the host's call": "host_launch_us", "plan() on the host": "plan_us"}
     assert {view: shown[view][0] for view in others} == {
         v: micro(row[n]) for v, n in others.items()
@@ -603,7 +603,7 @@ def test_claims_are_filtered_and_show_their_evidence(browser, report):
     split = page.locator(".claims > li", has_text="into 4 KV chunks")
     split.locator("summary").click()
     said = split.locator("dl").inner_text()
-    assert "measured\n1\u00a0chunk\n" in said and "published\n4\u00a0chunks, on NVIDIA A100" in said
+    assert "measured\n1 chunk\n" in said and "published\n4 chunks, on NVIDIA A100" in said
 
 
 def test_the_guide_is_rendered_and_its_links_stay_inside(browser, report):

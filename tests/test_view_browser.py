@@ -147,7 +147,7 @@ def test_the_roof_is_that_of_the_work_that_ran(browser, written):
     shown = browser.open(written(View([report], [], [])), f"#/kernel?r=0&k={k}")
     (said,) = [one for one in texts(shown.locator(".kinds li")) if one.startswith("DRAM:")]
     reached = work["FP32"] / peaks["FP32"] / launch.kernel["duration_ns"] * 1e9
-    assert f"{100 * reached:.1f} % of its roof" in plain(said)
+    assert f"{100 * reached:.1f} % of its roofline" in plain(said)
 
 
 def test_what_l2s_roll_up_is_stands_below_it_where_it_leads(browser, written, decode):

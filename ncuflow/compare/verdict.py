@@ -332,7 +332,7 @@ def notes(points: Sequence[PointChange], floors: Mapping[str, Floor]) -> Iterato
         )
         yield (
             f"{counts[0]} and {counts[1]} runs per side, fewer than {ENOUGH_RUNS}: only changes "
-            f"beyond the A/A floor of {100 * floor.value:.1f} %{of_short} count "
+            f"beyond the noise floor of {100 * floor.value:.1f} %{of_short} count "
             f"({_FLOOR_SOURCE[floor.source]})."
         )
     untested = [statistics.verdict_in_words(point) for point in points if point.basis == "none"]

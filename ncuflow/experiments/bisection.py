@@ -217,7 +217,7 @@ def _read(path: Path, question: JsonObject) -> dict[tuple[str, str], BisectStep]
 
 def report(found: Bisection) -> str:
     """The text report: the steps, and where it changed."""
-    heads = ("version", "held against", "time", "change", "so it is")
+    heads = ("version", "compared with", "time", "change", "so it is")
     rows = [
         (
             s.head,

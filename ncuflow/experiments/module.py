@@ -59,9 +59,7 @@ def _entry(shape: AdvisedShape, names: Sequence[str]) -> Context:
 
 def _why(shape: AdvisedShape) -> str:
     if shape.advised == shape.shape:
-        return (
-            f"{shape.outcome}: no other choice is surely faster than the default at {shape.shape}"
-        )
+        return f"{shape.outcome}: no other choice is significantly faster than the default at {shape.shape}"
     if shape.regret is None:
         return f"{shape.outcome} at {shape.shape}, where the default could not be timed"
     low, high = (100 * bound for bound in (shape.regret.low, shape.regret.high))

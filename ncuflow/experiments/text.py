@@ -27,7 +27,7 @@ from ncuflow.race.record import WORST, CheckedCase, Relative, TrialTiming
 KERNELS, OPCODES = 6, 5  # that the screen has: kernels whose code differs, and opcodes of each
 FILES = 2  # of a module, those that compiled longest
 CAUSES, PARTS = 1, 3  # of a point, and of a cause
-HEAD = ("point", "base", "change", "difference", "base against itself", "rounds", "")
+HEAD = ("point", "base", "change", "difference", "noise floor", "rounds", "")
 CODE = {
     "registers": "registers",
     "shared_bytes": "static shared memory",
@@ -231,7 +231,7 @@ def advice_text(advice: Advice) -> str:
         "the default takes",
         "outcome",
         "choices",
-        "plan() paid after",
+        "plan() break-even",
         "slowest",
     ]
     rows = [_row(shape) for shape in advice.shapes]
@@ -319,9 +319,9 @@ def ruled(rule: Heuristic) -> str:
         held = with_unit(len(rule.holds), "shapes")
         return f"at all {held} with {rule.where}: {rule.rule}; not at {', '.join(rule.fails)}"
     if not rule.fails:
-        return f"at all {with_unit(len(rule.holds), 'shapes')} that tell: {rule.rule}"
+        return f"at all {with_unit(len(rule.holds), 'shapes')} that are conclusive: {rule.rule}"
     held = f"{len(rule.holds)} of {with_unit(len(rule.holds) + len(rule.fails), 'shapes')}"
-    return f"at {held} that tell: {rule.rule}; not at {', '.join(rule.fails)}"
+    return f"at {held} that are conclusive: {rule.rule}; not at {', '.join(rule.fails)}"
 
 
 def _failed(shapes: Sequence[AdvisedShape]) -> Iterator[str]:
@@ -387,7 +387,7 @@ def _where(record: Advice | Search) -> str:
 
 def _sure(alpha: float, of: str, effect: float) -> str:
     """How sure the words of a record are, and what matters."""
-    return f"{100 * (1 - alpha):g} % sure of {of}; what matters is {100 * effect:g} %"
+    return f"{100 * (1 - alpha):g} % confidence over {of}; minimum effect {100 * effect:g} %"
 
 
 def _tunable(one: SearchedTunable) -> str:

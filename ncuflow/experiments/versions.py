@@ -134,7 +134,7 @@ class Versions:
 
     def hold(self, base: str, head: str) -> BisectStep:
         """A version against another. Raises CommandError where the base cannot run the point: nothing can be said then."""
-        self.tell(f"{head}: held against {base}")
+        self.tell(f"{head}: compared with {base}")
         step = BisectStep(base=base, head=head, belongs="passed over")
         trial = MeasuredPoint(point=self.point.id, outcome="unchecked")
         try:

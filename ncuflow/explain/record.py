@@ -384,8 +384,8 @@ def _origin(found: Explanation) -> Iterator[str]:
     of = found.lineage
     capability = f" ({of.compute_capability})" if of.compute_capability else ""
     versions = ", ".join(f"{name} {version}" for name, version in of.versions.items())
-    dated = of.date or "date not in it"
-    gpu = f"{of.gpu or 'GPU not in it'}{capability}"
+    dated = of.date or "unknown date"
+    gpu = f"{of.gpu or 'unknown GPU'}{capability}"
     yield "; ".join(
         part for part in (gpu, versions, dated, f"tier {of.tier}: {TIERS[of.tier]}") if part
     )

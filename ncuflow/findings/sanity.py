@@ -340,7 +340,7 @@ def _distortion(row: Measurement) -> Iterator[ImpossibleNumber]:
     if ratio is not None and not 1 / DISTORTION <= ratio <= DISTORTION:
         cause = "ncu and nsys timed different launches, or a time has the wrong unit"
         limit = DISTORTION if ratio > 1 else 1 / DISTORTION
-        yield _at(row, "time_ncu_us", ratio, limit, "× in situ", cause, "replay distortion")
+        yield _at(row, "time_ncu_us", ratio, limit, "× in application", cause, "replay distortion")
 
 
 def _percentages(row: Measurement) -> Iterator[ImpossibleNumber]:

@@ -60,7 +60,7 @@ REMEDIES = {
     "ninja": "pip install ninja",
     "g++": "install the system's C++ compiler (Debian: apt install g++)",
     "disk": f"reports and the JIT cache want {DISK_NEEDED_GB:.0f} GB",
-    "ceilings": "install what is missing, free the GPU; until then rates are held against the datasheet alone",
+    "ceilings": "install what is missing, free the GPU; until then rates are compared with the datasheet alone",
 }
 
 

@@ -98,12 +98,12 @@ def report(found: StepAnswer) -> str:
 
 
 def _head(found: StepAnswer) -> Iterator[str]:
-    gpu = found.gpu or "GPU not in it"
+    gpu = found.gpu or "unknown GPU"
     yield f"{found.file}: {found.tool}, {gpu}, {told_by(found)}"
-    told = f"{pct(found.family_pct, 1)} of their GPU time has a family"
+    told = f"{pct(found.family_pct, 1)} of their GPU time has a category"
     if found.shape_pct is not None:
         told += f", {pct(found.shape_pct, 1)} of FlashInfer's a shape or a reason why not"
-    yield told + f"; held against {found.recording or 'no recording'}"
+    yield told + f"; compared with {found.recording or 'no recording'}"
 
 
 def told_by(found: StepAnswer) -> str:
@@ -120,13 +120,23 @@ def _group(group: StepGroup, most: int, found: StepAnswer) -> Iterator[str]:
         low, high = group.tokens
         tokens = f", {low} tokens" if low == high else f", {low} to {high} tokens"
     count = f"{group.steps} step{'s' * (group.steps != 1)}"
-    middle = f"({micro(times.q25)} to {micro(times.q75)} the middle half)"
-    said = f"{title}: {count}{tokens}, median {micro(times.median)} {middle}, worst {micro(times.most)} (step {group.worst})"
+    middle = f"(IQR {micro(times.q25)} to {micro(times.q75)})"
+    said = f"{title}: {count}{tokens}, median {micro(times.median)} {middle}, max {micro(times.most)} (step {group.worst})"
     yield short(f"all: {micro(times.median)}" if found.found_by == WHOLE else said, WIDTH)
     yield from wrap(
         _idle(group, found.host_slowed), WIDTH, initial_indent="  ", subsequent_indent="  "
     )
-    header = ("share", "time", "n", "each", "kernel", "family", "of the roof", "alone", "shape")
+    header = (
+        "share",
+        "time",
+        "n",
+        "per launch",
+        "kernel",
+        "category",
+        "% of roofline",
+        "isolated",
+        "shape",
+    )
     rows = [_row(one) for one in group.kernels[:most]]
     for line in aligned(header, rows, left=9).splitlines():
         yield f"  {line}"[:WIDTH].rstrip()
@@ -156,7 +166,7 @@ def _idle(group: StepGroup, slowed: bool) -> str:
     if group.exposed_communication_us:
         parts.append(f"{micro(group.exposed_communication_us)} communication that nothing hides")
     parts.append(
-        f"plan() {micro(group.plan_us)}" if group.plan_us is not None else "plan() not in it"
+        f"plan() {micro(group.plan_us)}" if group.plan_us is not None else "plan() unknown"
     )
     return ", ".join(parts)
 

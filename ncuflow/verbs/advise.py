@@ -1,4 +1,4 @@
-"""Which choice for which shape: every one that is legal there raced in turns, by what is surely faster.
+"""Which choice for which shape: every one that is legal there raced in turns, by what is significantly faster.
 
     ncuflow advise --workload mine.json --out advice.json [--html page.html]
     ncuflow advise decode --blocks '[{"batch": [1, 32], "kv_heads": 8}]'
@@ -7,12 +7,12 @@
 
 Shapes are those of a sweep (--workload: the configuration that `ncuflow workload` writes, or what it reads), of --blocks of
 a target, or of points.json files. On a GPU each choice of a shape (backend, CUDA or tensor cores, split, graph, what the
-target declares as free) is held against its float32 reference and timed in turns with the others, until it is surely slower
+target declares as free) is compared with its float32 reference and timed in turns with the others, until it is significantly slower
 than the leader; what stays is a winner or a tie. --recorded takes the choices that a recording has, without a GPU.
 
 With --tunables constants of FlashInfer's source that the target declares (tile, stages, threads, chunk) are searched beside
 what a caller may set. Each combination of other values is made in an overlay of the installed FlashInfer as a change of
-`ncuflow try` is: compiled where it reaches a module, held against the float32 reference, never timed when wrong. They are timed
+`ncuflow try` is: compiled where it reaches a module, compared with the float32 reference, never timed when wrong. They are timed
 in turns with the default; after each rung, which has twice the rounds of the one before, the slower half leaves, unless noise
 could be why. The best is confirmed in turns on inputs that the search did not see.
 

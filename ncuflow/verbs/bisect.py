@@ -4,8 +4,8 @@
     ncuflow bisect --releases --good 0.6.12 --bad 0.6.14 --point ID [--journal bisect.jsonl]
     ncuflow bisect --wheels FOLDER | --env NAME=A,B --point ID
 
-With --good and --bad the versions between them are halved, each held against the good one; --bad may be the older one.
-Without them every version is held against the one before it, and each change is found. Recordings are compared as
+With --good and --bad the versions between them are halved, each compared with the good one; --bad may be the older one.
+Without them every version is compared with the one before it, and each change is found. Recordings are compared as
 `ncuflow compare` does, without a GPU; all others are timed in turns, each in a process and a folder of its own. Noise never
 decides: a version that is inconclusive, or cannot run the point, is skipped and named.
 Commits of a checkout are for `git bisect run ncuflow try flashinfer@. …` (docs/advise.md).
@@ -55,7 +55,7 @@ def command(
         releases: what pip's index has
         env: NAME=A,B: values of an environment variable
         points: points.json with that point
-        good: the version that others are held against
+        good: the version that others are compared with
         bad: the version at the other end
         metric: column that decides (default: time_cold_us)
         effect: change that matters (default: 2%)

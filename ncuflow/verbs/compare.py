@@ -49,7 +49,7 @@ def command(
         format: table (the default), md (a table for a pull request), or json as --json
         alpha: significance after the correction
         threshold: smaller changes do not matter
-        floor: A/A floor known from elsewhere, of 1
+        floor: noise floor known from elsewhere, of 1
         map: of two traces, OLD=NEW: a kernel that has another name in the second
         device: of two traces, the GPU that is compared; all of them by default
     """

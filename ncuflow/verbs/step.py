@@ -5,7 +5,7 @@
 
 TRACE is an SQLite export of nsys (with --cuda-graph-trace=node), or the JSON of torch's profiler, also packed. A dump is the
 folder that FLASHINFER_TRACE_DUMP=1 left; it says what launches do not. Of a recording, by default the one of the trace's GPU,
-are ceilings, the points that launches are held against, and the choices that were measured. docs/step.md says how to record.
+are ceilings, the points that launches are compared with, and the choices that were measured. docs/step.md says how to record.
 """
 
 from __future__ import annotations

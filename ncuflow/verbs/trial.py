@@ -6,7 +6,7 @@
 CHANGE is a unified patch against FlashInfer, a folder that is laid over it, a function that takes the place of the API that
 the target calls (module:function), or another FlashInfer (flashinfer==0.7.1, flashinfer@WHEEL, flashinfer@FOLDER). A patch is
 made in a copy: the installed package stays as it is. Modules that it reaches are compiled anew, by the flags of the base.
-Each point is held against its float32 reference, also at inputs where kernels go wrong; then base and change are timed in
+Each point is compared with its float32 reference, also at inputs where kernels go wrong; then base and change are timed in
 turns, until it is known whether the change matters. Where ncu is there, it counts both sides. A change is code, and runs as
 the user who tries it.
 Several changes are compiled at once, tried one after the other, and ranked; the exit status is that of the first in rank.

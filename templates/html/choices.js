@@ -91,7 +91,7 @@ function row(evidence, side, target, one) {
       h("div.note", target.title),
     ],
     [coded(one.shown), ", at ", point, one.more > 0 && ` and ${one.more} more`],
-    [coded(one.change), h("div.note", "decided at ", h("code", one.source))],
+    [coded(one.change), h("div.note", "source location ", h("code", one.source))],
     one.most,
     coded(one.brought),
   ];
@@ -119,7 +119,7 @@ function bestChoice(target) {
 }
 
 const ESTIMATES =
-  "Estimates are NVIDIA's: of the whole kernel (global) or of the part that a rule looks at (local). They do not add up, and none can exceed the room under the roof.";
+  "Estimates are NVIDIA's: of the whole kernel (global) or of the part that a rule looks at (local). They do not add up, and none can exceed the headroom under the roofline.";
 
 /** NVIDIA's rules that fired, a row for each of a kernel. */
 function rulesSection(evidence, side) {

@@ -42,7 +42,7 @@ function software(evidence, side) {
 }
 
 const CEILINGS =
-  "What a rate is held against. The counter ceiling belongs to each launch, at its own clock, and stands with the point. A copy reads and writes in turn; a kernel that almost only reads can pass it, and stands here by its name: its points are held against its own highest rate.";
+  "What a rate is compared with. The counter ceiling belongs to each launch, at its own clock, and stands with the point. A copy reads and writes in turn; a kernel that almost only reads can pass it, and stands here by its name: its points are compared with its own highest rate.";
 
 function ceilings(side) {
   const found = side.machine?.ceilings ?? side.targets[0]?.ceilings;

@@ -93,11 +93,11 @@ function times(context) {
 
 const VIEWS = { cold: "cold: in a burst", hot: "hot: L2 warm", sustained: "sustained: at settled clocks" };
 const OTHERS = [
-  ["in situ: nsys", "time_insitu_us"],
-  ["in situ, with gaps", "time_span_us"],
+  ["in application: nsys", "time_insitu_us"],
+  ["in application, with gaps", "time_span_us"],
   ["gap between kernels", "kernel_gap_us"],
   ["profiled: ncu", "time_ncu_us", "sm_clock_ghz"],
-  ["profiled to in situ", "replay_distortion"],
+  ["profiled to in application", "replay_distortion"],
   ["the host's call", "host_launch_us"],
   ["plan() on the host", "plan_us"],
 ];

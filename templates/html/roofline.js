@@ -186,12 +186,12 @@ function keyOf(memory, flat, roofless) {
     const line = s("svg.dash", { viewBox: "0 0 28 6", "aria-hidden": "true" }, path);
     return told.length > 0 && h("span", line, h("b", source), ` ${told.join(", ")}`);
   });
-  return [...sourced, ...roofless.map((type) => h("span", h("b", type), " no roof known"))];
+  return [...sourced, ...roofless.map((type) => h("span", h("b", type), " no roofline known"))];
 }
 
 function pointMarks(side, found, signs, name) {
   const text = ({ at, x, y, roof }) => {
-    const told = roof ? `${percent(y / roof.top)} of its roof: ${roof.name}, ${number(roof.top)} TFLOPS` : "no roof known";
+    const told = roof ? `${percent(y / roof.top)} of its roofline: ${roof.name}, ${number(roof.top)} TFLOPS` : "no roofline known";
     const [limit, time] = [side.points.limited_by[at], micro(side.value("time_cold_us", at))];
     return [side.short(at), `${number(y)} TFLOPS at ${number(x)} FLOP/B`, `limited by ${limit}`, told, `cold ${time}`].join("\n");
   };
@@ -214,7 +214,7 @@ export function ofLaunch(found, ns) {
   });
   if (!points.length) return null;
   const told = points.map(({ level, x, y, top }) => {
-    const part = Number.isFinite(top) ? `, ${percent(y / top, 1)} of its roof` : "";
+    const part = Number.isFinite(top) ? `, ${percent(y / top, 1)} of its roofline` : "";
     return `${level}: ${number(x)} FLOP per byte, ${number(y)} TFLOPS${part}`;
   });
   const kinds = Object.entries(found.flops).map(([name, n]) => `${name} ${percent(n / flops)}`);

@@ -9,7 +9,7 @@ const SERIES = {
   cold_us: ["cold", ...columnsOf("cold")],
   hot_us: ["hot", ...columnsOf("hot")],
   sustained_us: ["sustained", ...columnsOf("sustained")],
-  insitu: ["in situ (nsys)", "time_insitu_us"],
+  insitu: ["in application (nsys)", "time_insitu_us"],
   ncu: ["profiled (ncu)", "time_ncu_us"],
   host_us: ["host call", "host_launch_us"],
   plan_us: ["plan()", "plan_us"],
@@ -97,7 +97,7 @@ function strip(name, samples, side, at) {
     Plot.plot({
       ...base(width, `${name}: ${boxes.map((one) => `${called(one.name)} ${micro(one.median)}`).join(", ")}`),
       height: 46 + rows.length * 34,
-      marginLeft: narrow(width) ? 82 : 104,
+      marginLeft: narrow(width) ? 118 : 140,
       marginRight: 74,
       marginTop: 8,
       x: { label: "µs →", nice: true, grid: true, tickFormat: (value) => number(value, 4), ticks: narrow(width) ? 3 : 7 },

@@ -28,7 +28,7 @@ export function spread({ spread: found }) {
     const above = mean ? percent(most / mean - 1) : "–";
     return [unit, h("code", counter), strip(mean, least, most), number(least), number(mean), number(most), above];
   });
-  const heads = ["over", "counter", "least to most, mean", ["least"], ["mean"], ["most"], ["most above mean"]];
+  const heads = ["over", "counter", "min to max, mean", ["min"], ["mean"], ["max"], ["max above mean"]];
   const note = "Where the most loaded instance is far above the mean, the others wait for it.";
   const shown = (part, name = "Spread") => table(heads, part, name);
   return section("Spread over SMs and slices", note, firstOf(rows, MOST_SPREAD, "counters", shown));

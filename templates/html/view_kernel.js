@@ -113,7 +113,7 @@ function tiles(of, row, own) {
   const dram = [own("dram_bytes_read"), own("dram_bytes_write")];
   const found = [
     ["time under ncu", nano(of.duration_ns[row])],
-    ["room", roomOf(of.verdict[row])],
+    ["headroom", roomOf(of.verdict[row])],
     ["schedulers issue in", percent(own("issue_active"))],
     ["occupancy", quantity(own("achieved_occupancy_pct"), "%")],
     ["registers", number(of.registers[row])],
@@ -188,7 +188,7 @@ function stallTable(main, stalls) {
 function roomWords(verdict) {
   const told = "As the report stores them, with NVIDIA's own estimates.";
   if (verdict.room === null) return told;
-  return `${told} The room here is ${roomOf(verdict)} of the time: no estimate of the whole kernel can bring more at the same work.`;
+  return `${told} The headroom here is ${roomOf(verdict)} of the time: no estimate of the whole kernel can bring more at the same work.`;
 }
 
 async function ofSource({ main, report, place }) {

@@ -10,7 +10,7 @@ import { chosenOf, go, href, keep } from "./state.js";
 import { lacking } from "./view_files.js";
 
 const FIRST = 8; // kernels whose limits are said in words above the table
-const LIST = "Launches of one kernel are one row: time is that of the longest, the line shows all in their order.";
+const LIST = "Launches of one kernel are one row: time is that of the longest, the line shows all over time.";
 const KINDS = 6; // verdicts that the legend of the bar has
 
 export function kernels(main, params) {
@@ -119,8 +119,8 @@ function columnsOf(total, signs) {
     percents("of the time", "total", (row) => (100 * row.total) / (total || 1), 1),
     { key: "time", label: "time", number: true, text: (row) => nano(row.time) },
     { key: "n", label: "launches", number: true, text: (row) => number(row.n) },
-    { key: "median", label: "least · median · most", width: 25, text: spread },
-    { key: "line", label: "in their order", fixed: true, width: 13, text: () => "", node: (row) => line(row.values) ?? "" },
+    { key: "median", label: "min · median · max", width: 25, text: spread },
+    { key: "line", label: "over time", fixed: true, width: 13, text: () => "", node: (row) => line(row.values) ?? "" },
     {
       key: "words",
       label: "what limits it",
@@ -128,7 +128,7 @@ function columnsOf(total, signs) {
       text: wordsOf,
       node: (row) => h("span", { title: row.words }, limited(row, signs)),
     },
-    { ...percents("room", "room"), title: "per cent of the time that ends with all waits, for the same work" },
+    { ...percents("headroom", "room"), title: "per cent of the time that ends with all waits, for the same work" },
     percents("SM", "sm_throughput_pct"),
     percents("memory", "memory_throughput_pct"),
     percents("DRAM", "dram_throughput_pct"),

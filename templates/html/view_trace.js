@@ -31,7 +31,7 @@ async function ofTrace(found, t) {
   ];
 }
 
-const TIMES = { least: "min_ns", "25 %": "q25_ns", median: "median_ns", "75 %": "q75_ns", most: "max_ns" };
+const TIMES = { min: "min_ns", "25 %": "q25_ns", median: "median_ns", "75 %": "q75_ns", max: "max_ns" };
 
 function summary(found) {
   const total = d3.sum(found.summary, (row) => row.total_ns);
@@ -39,7 +39,7 @@ function summary(found) {
     const what = [h("code.wrap", row.name), row.kind, number(row.count), nano(row.total_ns), percent(row.total_ns / total, 1)];
     return [...what, ...Object.values(TIMES).map((key) => nano(row[key])), line(row.durations_ns) ?? ""];
   };
-  const heads = ["name", "kind", ["n"], ["total"], ["share"], ...Object.keys(TIMES).map((name) => [name]), "in their order"];
+  const heads = ["name", "kind", ["n"], ["total"], ["share"], ...Object.keys(TIMES).map((name) => [name]), "over time"];
   return cut(heads, found.summary, cells, "What ran", MOST_ROWS, " names, each of less time");
 }
 
