@@ -7,8 +7,8 @@
 
 Shapes are those of a sweep (--workload: the configuration that `ncuflow workload` writes, or what it reads), of --blocks of
 a target, or of points.json files. On a GPU each choice of a shape (backend, CUDA or tensor cores, split, graph, what the
-target declares as free) is compared with its float32 reference and timed in turns with the others, until it is significantly slower
-than the leader; what stays is a winner or a tie. --recorded takes the choices that a recording has, without a GPU.
+target declares as free) is compared with its float32 reference and timed in turns with the others, until it is significantly
+slower than the leader; what stays is a winner or a tie. --recorded takes the choices that a recording has, without a GPU.
 
 With --tunables constants of FlashInfer's source that the target declares (tile, stages, threads, chunk) are searched beside
 what a caller may set. Each combination of other values is made in an overlay of the installed FlashInfer as a change of
