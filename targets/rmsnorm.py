@@ -483,12 +483,7 @@ TARGET = Target(
         dependent_launch("norm_pdl"),
     ),
     options=(
-        Option(
-            _READ.name,
-            "import of FlashInfer, from the environment",
-            _READ,
-            "norm",
-        ),
+        Option(_READ.name, "import of FlashInfer, from the environment", _READ, "norm"),
         Option(
             "enable_pdl", "launch", Symbol("rmsnorm", "norm/__init__.py"), "norm_pdl", "rmsnorm"
         ),
