@@ -22,6 +22,7 @@ REFUSED = {
     r"\bsurely\b": "significantly",
     r"\bwhat matters is\b": "minimum effect",
     r"\bbase against itself\b": "noise floor",
+    r"\beffect that matters\b": "minimum effect",
     r"\bleast (?:·|to) (?:median|most)\b": "min, max",
 }
 COMMENT = re.compile(r"/\*.*?\*/|^\s*//.*?$|\{#.*?#\}", re.S | re.M)

@@ -97,7 +97,7 @@ function strip(name, samples, side, at) {
     Plot.plot({
       ...base(width, `${name}: ${boxes.map((one) => `${called(one.name)} ${micro(one.median)}`).join(", ")}`),
       height: 46 + rows.length * 34,
-      marginLeft: narrow(width) ? 118 : 140,
+      marginLeft: narrow(width) ? 134 : 140,
       marginRight: 74,
       marginTop: 8,
       x: { label: "µs →", nice: true, grid: true, tickFormat: (value) => number(value, 4), ticks: narrow(width) ? 3 : 7 },

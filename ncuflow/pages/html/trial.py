@@ -160,7 +160,7 @@ class TrialView:
             "FlashInfer": trial.flashinfer,
             "ncu": trial.ncu,
             "date": trial.date,
-            "effect that matters": percent(trial.effect, 1),
+            "minimum effect": percent(trial.effect, 1),
         }
         return [(name, value) for name, value in known.items() if value is not None]
 
