@@ -63,6 +63,7 @@ GROUPS = {
 PARTS_OF = {
     "check claims": "judge claims by measured results",
     "check sanity": "numbers of results that cannot be",
+    "step annotate": "an engine with its shapes in ranges, as step reads them",
     "export script": "a point as a Python file, for your own ncu and nsys",
     "static predict": "times of a GPU that is not there, with intervals",
     "static counters": "the counters that `ncu --metrics` is given",
@@ -121,6 +122,7 @@ RENAMED = {
     "claims": "check claims",
     "sanity": "check sanity",
     "script": "export script",
+    "annotate": "step annotate",
     "predict": "static predict",
     "counters": "static counters",
 }
@@ -129,6 +131,7 @@ SILENT = {
     "run": "Snakemake's to say",
     "export": "it writes a file of another tool's format",
     "export script": "it writes a file of Python",
+    "step annotate": "what it runs answers",
     "view": "it writes a page",
     "mcp": "it answers over a protocol of its own",
     "record": "it writes a folder with its own manifest",

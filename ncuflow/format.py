@@ -26,6 +26,10 @@ TIMES = (("s", 1e6), ("ms", 1e3), ("µs", 1.0))  # units of a column of times, i
 LARGE = 1e5  # from here on a count reads better with a prefix
 
 
+class Struck(float):
+    """A number that cannot be true: computed with like any other, printed struck through."""
+
+
 def number(value: float | str | None, digits: int = 3) -> str:
     """``digits`` significant digits, thousands kept whole: 4172, 41.7, 0.0417, 5.43e-8."""
     if value is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from ncuflow.target import reference
@@ -12,7 +13,7 @@ from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
-from ncuflow.target.workload import Block, Definition, Entry, Workload
+from ncuflow.target.workload import Block, Definition, EngineCall, Entry, Workload, element
 
 CHECKED_ELEMENTS = 1 << 27  # of the output, compared with the reference
 VARIANTS = ("silu", "gelu", "gelu_tanh")
@@ -131,6 +132,13 @@ _GETTER = "flashinfer.activation:get_act_and_mul_module"
 _KERNEL = Symbol("act_and_mul_kernel", "activation.cuh")
 
 
+def _called(variant: str, a: Params) -> Block:
+    """The point that an engine called, by its arguments."""
+    both = a["input"].shape[-1]
+    tokens = a["input"].numel() // both
+    return {"variant": variant, "tokens": tokens, "hidden": both // 2, "dtype": element(a["input"])}
+
+
 TARGET = Target(
     name="activation",
     title="Gated activations",
@@ -156,7 +164,13 @@ TARGET = Target(
     work=work,
     written=lambda p: work(p).bytes - 2 * p["tokens"] * p["hidden"] * ITEMSIZE[p["dtype"]],
     prepare=prepare,
-    workload=Workload(takes=takes),
+    workload=Workload(
+        takes=takes,
+        calls=tuple(
+            EngineCall("flashinfer.activation", function, partial(_called, variant))
+            for function, variant in _GATED.items()
+        ),
+    ),
     rules=Rules(shapes=shapes, operators=operators),
     build=Build(
         early=True,

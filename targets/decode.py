@@ -19,7 +19,17 @@ from ncuflow.target.inputs import FP8, ITEMSIZE, TOLERANCE, PageTable, page_tabl
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, captured
 from ncuflow.target.rules import Rules
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable, symbols
-from ncuflow.target.workload import BACKENDS, Block, Definition, Entry, Routine, Workload
+from ncuflow.target.workload import (
+    BACKENDS,
+    Block,
+    Definition,
+    EngineCall,
+    Entry,
+    Routine,
+    Workload,
+    cached_tokens,
+    of_lengths,
+)
 
 GROUPS = (1, 2, 3, 4, 8)  # query heads per KV head that the CUDA-core kernel is built for
 _BACKENDS = (attention.FA3, attention.TRTLLM_GEN, attention.CUTE_DSL, attention.CUDNN)
@@ -160,6 +170,17 @@ def takes(entry: Entry) -> Block | None:
     return None
 
 
+def called(a: Params) -> Block:
+    """The point that an engine planned, by the arguments of plan()."""
+    found = cached_tokens(a["indptr"], a["last_page_len"], a["page_size"])
+    tensor = getattr(a["self"], "use_tensor_cores", a["self"]._use_tensor_cores)
+    return of_lengths(found, "kv_len") | {
+        **attention.called(a, "head_dim"),
+        "page_size": a["page_size"],
+        "cores": "tensor" if tensor else "cuda",
+    }
+
+
 def _wrapper(p: Params, table: PageTable, q: Tensor) -> Any:
     import flashinfer
     import torch
@@ -241,7 +262,10 @@ TARGET = Target(
     written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],
     prepare=prepare,
     part=lambda p: attention.part(p, "decode", p["batch"]),
-    workload=Workload(takes=takes),
+    workload=Workload(
+        takes=takes,
+        calls=(EngineCall("flashinfer.decode", f"{_NAME}.run", called, plan="plan"),),
+    ),
     rules=Rules(
         launches=fa2.decode_launches,
         splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, p["kv_len"]),
@@ -456,8 +480,8 @@ TARGET = Target(
             shown="DRAM is busy {sol_dram_pct}, schedulers issue in {issue_active} of their cycles: the "
             "bytes halve, the instructions do not",
             where="kv == 'same' and backend != 'fa3' and sol_dram_pct >= 60",
-            # half of the bytes, by as many instructions, and those that convert
-            bound="min(0.5, 1 - issue_active)",
+            # half of the time that moving bytes takes, by as many instructions, and those that convert
+            bound="min(sol_dram_pct / 200, 1 - issue_active)",
             other_work=True,
             symbol=_WRAPPER,
             change="`plan(kv_data_type=torch.float8_e4m3fn)`, at the price of precision",

@@ -13,6 +13,7 @@ from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, around, page_table, torch
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
 from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
+from ncuflow.target.workload import Block, EngineCall, RefusedError, Workload, element
 
 MLA = ((512,), (64,))  # latent vector and position part of a token, without heads
 
@@ -105,6 +106,24 @@ def _shapes(p: Params) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return MLA if p["variant"] == "mla" else ((p["kv_heads"], p["head_dim"]),) * 2
 
 
+def _called(a: Params) -> Block:
+    """The point that an engine called, by its arguments."""
+    keys, batch = a["append_key"], a["kv_indptr"].shape[0] - 1
+    if batch < 1 or keys.shape[0] % batch:
+        raise RefusedError("its sequences get unlike numbers of tokens")
+    cache = a["paged_kv_cache"]
+    pages, row = (cache[0], 1) if isinstance(cache, tuple) else (cache, 2)
+    return {
+        "variant": "kv",
+        "batch": batch,
+        "append_len": keys.shape[0] // batch,
+        "kv_heads": keys.shape[1],
+        "head_dim": keys.shape[2],
+        "page_size": pages.shape[row if a.get("kv_layout", "NHD") == "NHD" else row + 1],
+        "dtype": element(keys),
+    }
+
+
 TARGET = Target(
     name="kv_append",
     title="Append to a paged KV cache",
@@ -135,6 +154,7 @@ TARGET = Target(
         if p["variant"] == "kv"
         else None
     ),
+    workload=Workload(calls=(EngineCall("flashinfer.page", "append_paged_kv_cache", _called),)),
     rules=Rules(
         shapes=shapes,
         tells=lambda p: {name: p[name] for name in ("kv_heads", "head_dim") if name in p},

@@ -11,6 +11,7 @@ from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
+from ncuflow.target.workload import Block, EngineCall, Workload, element
 
 _HEADER = "data/include/flashinfer/attention/cascade.cuh"
 CHECKED_ELEMENTS = 1 << 27  # of the input, compared with the reference
@@ -100,6 +101,18 @@ def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
     yield LaunchConfig(name, (p["seq_len"], 1, 1), (bdx, p["heads"], 1), 0)
 
 
+def _two(a: Params) -> Block:
+    rows, heads, size = a["v_a"].shape
+    sizes = {"seq_len": rows, "heads": heads, "head_dim": size}
+    return sizes | {"variant": "merge_state", "dtype": element(a["v_a"])}
+
+
+def _several(a: Params) -> Block:
+    rows, states, heads, size = a["v"].shape
+    sizes = {"seq_len": rows, "states": states, "heads": heads, "head_dim": size}
+    return sizes | {"variant": "merge_states", "dtype": element(a["v"])}
+
+
 TARGET = Target(
     name="merge_state",
     title="Merging attention states",
@@ -125,6 +138,12 @@ TARGET = Target(
     ],
     work=work,
     written=lambda p: work(p).bytes // (_states(p) + 1),
+    workload=Workload(
+        calls=(
+            EngineCall("flashinfer.cascade", "merge_state", _two),
+            EngineCall("flashinfer.cascade", "merge_states", _several),
+        )
+    ),
     prepare=prepare,
     rules=Rules(launches=launches),
     source=Source(

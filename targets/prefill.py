@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 from ncuflow.target import attention, fa2, reference
@@ -21,7 +21,17 @@ from ncuflow.target.inputs import (
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, Written, capability
 from ncuflow.target.rules import Host, LaunchConfig, Rules
 from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
-from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine, Workload
+from ncuflow.target.workload import (
+    Block,
+    Definition,
+    EngineCall,
+    Entry,
+    RefusedError,
+    Routine,
+    Workload,
+    cached_tokens,
+    of_lengths,
+)
 
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
 _BACKENDS = (FA3, *attention.OTHERS)
@@ -302,6 +312,36 @@ def takes(entry: Entry) -> Block | None:
     return None
 
 
+_MODULE = "flashinfer.prefill"
+
+
+def _called(a: Params, keys: list[int]) -> Block:
+    """The point that an engine planned, by the arguments of plan() and the keys of each sequence."""
+    begins = a["qo_indptr"].tolist()
+    queries = [end - begin for begin, end in pairwise(begins)]
+    cached = {key - query for key, query in zip(keys, queries, strict=True)}
+    if len(cached) > 1:
+        raise RefusedError("what is cached of its sequences is of several lengths")
+    if a.get("custom_mask") is not None or a.get("packed_custom_mask") is not None:
+        raise RefusedError("it has a mask of its own")
+    return of_lengths(queries, "seq_len") | {
+        **attention.called(a, "head_dim_qk"),
+        "cached": cached.pop(),
+        "causal": a.get("causal", False),
+        "backend": a["self"]._backend,
+    }
+
+
+def _paged_call(a: Params) -> Block:
+    keys = cached_tokens(a["paged_kv_indptr"], a["paged_kv_last_page_len"], a["page_size"])
+    return _called(a, keys) | {"layout": "paged", "page_size": a["page_size"]}
+
+
+def _ragged_call(a: Params) -> Block:
+    begins = a["kv_indptr"].tolist()
+    return _called(a, [end - begin for begin, end in pairwise(begins)]) | {"layout": "ragged"}
+
+
 TARGET = Target(
     name="prefill",
     title="Prefill attention",
@@ -342,7 +382,13 @@ TARGET = Target(
     written=lambda p: sum(lengths(p, "seq_len")) * p["qo_heads"] * p["head_dim"] * _itemsizes(p)[1],
     prepare=prepare,
     part=lambda p: attention.part(p, "prefill", p["batch"] * p["seq_len"]) if p["causal"] else None,
-    workload=Workload(takes=takes),
+    workload=Workload(
+        takes=takes,
+        calls=(
+            EngineCall(_MODULE, "BatchPrefillWithPagedKVCacheWrapper.run", _paged_call, "plan"),
+            EngineCall(_MODULE, "BatchPrefillWithRaggedKVCacheWrapper.run", _ragged_call, "plan"),
+        ),
+    ),
     rules=Rules(
         launches=launches,
         splits=lambda p, kernel, argument: fa2.split(

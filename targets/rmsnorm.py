@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import ceil, gcd, inf, prod
 from typing import Any
 
@@ -24,7 +25,7 @@ from ncuflow.target.inputs import DTYPES, ITEMSIZE, TOLERANCE, TORCH_DTYPES, tor
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, LaunchSignature, Rules, UnsaidError
 from ncuflow.target.source import Build, Constant, CuteKernel, Jit, Source, Symbol, Tunable, symbols
-from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
+from ncuflow.target.workload import Block, Definition, EngineCall, Entry, Routine, Workload, element
 
 EPSILON = 1e-6
 CHECKED_ELEMENTS = 1 << 27  # of a tensor, compared with the reference
@@ -363,6 +364,13 @@ def _in_each(pattern: str) -> tuple[Constant, ...]:
     return tuple(Constant("data/include/flashinfer/norm.cuh", name, pattern) for name in launchers)
 
 
+def _called(variant: str, a: Params) -> Block:
+    """The point that an engine called, by its arguments."""
+    hidden = a["input"].shape[-1]
+    rows = a["input"].numel() // hidden
+    return {"variant": variant, "rows": rows, "hidden": hidden, "dtype": element(a["input"])}
+
+
 TARGET = Target(
     name="rmsnorm",
     title="RMSNorm and fused add RMSNorm",
@@ -397,7 +405,13 @@ TARGET = Target(
         if p["variant"] == "fused_add_rmsnorm"
         else None
     ),
-    workload=Workload(takes=takes),
+    workload=Workload(
+        takes=takes,
+        calls=tuple(
+            EngineCall("flashinfer.norm", variant, partial(_called, variant))
+            for variant in sorted(_TAKEN - {"rmsnorm_quant"})
+        ),
+    ),
     rules=Rules(
         launches=launches, described=described, shapes=shapes, tells=tells, operators=operators
     ),
@@ -531,8 +545,8 @@ TARGET = Target(
             shown="the call takes the host {host_launch_us}, its CuTe DSL kernel {time_hot_us}",
             where="norm == pdl == 'auto' and info_implementation == 'CuTe DSL' and host_launch_us > time_hot_us",
             symbol=_READ,
-            change="`FLASHINFER_USE_CUDA_NORM=1` before FlashInfer is imported, for all norms of the process, where the GPU "
-            "waits for the host; in a CUDA graph nothing does",
+            change="`FLASHINFER_USE_CUDA_NORM=1` before FlashInfer is imported, for all norms of the process, of which those of "
+            "many rows then take longer, where the GPU waits for the host; in a CUDA graph nothing does",
             choice="norm",
             metric="step_us",
         ),

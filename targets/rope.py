@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from math import ceil
 from typing import Any
@@ -13,7 +14,16 @@ from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, LaunchSignature, Rules, UnsaidError
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
-from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
+from ncuflow.target.workload import (
+    Block,
+    Definition,
+    EngineCall,
+    Entry,
+    RefusedError,
+    Routine,
+    Workload,
+    element,
+)
 
 _FUNCTIONS = {
     "rope": "apply_rope",
@@ -286,6 +296,28 @@ def takes(entry: Entry) -> Block | None:
 _INPLACE = Symbol("apply_rope_with_cos_sin_cache_inplace", "rope.py")
 
 
+def _called(variant: str, inplace: bool, a: Params) -> Block:
+    """The point that an engine called, by its arguments."""
+    cached = variant == "cos_sin_cache"
+    q, k = (a[name] for name in (("query", "key") if cached else ("q", "k")))
+    size = a["head_size"] if cached else q.shape[-1]
+    if a.get("rotary_dim") not in (None, size):
+        raise RefusedError("a part of each head is rotated")
+    interleaved = not a.get("is_neox", True) if cached else a.get("interleave", False)
+    batch = {} if "indptr" not in a else {"batch": a["indptr"].shape[0] - 1}
+    return {
+        "variant": variant,
+        "inplace": inplace,
+        "tokens": q.shape[0],
+        "qo_heads": q[0].numel() // size,
+        "kv_heads": k[0].numel() // size,
+        "head_dim": size,
+        "dtype": element(q),
+        "style": "interleaved" if interleaved else "neox",
+        **batch,
+    }
+
+
 TARGET = Target(
     name="rope",
     title="Rotary position embedding",
@@ -318,7 +350,16 @@ TARGET = Target(
     written=lambda p: _elements(p) * ITEMSIZE[p["dtype"]],
     prepare=prepare,
     part=lambda p: StepPart("rope", p["tokens"], None, p["qo_heads"], p["kv_heads"], p["head_dim"]),
-    workload=Workload(takes=takes),
+    workload=Workload(
+        takes=takes,
+        calls=tuple(
+            EngineCall(
+                "flashinfer.rope", f"{function}{suffix}", partial(_called, variant, bool(suffix))
+            )
+            for variant, function in _FUNCTIONS.items()
+            for suffix in ("", "_inplace")
+        ),
+    ),
     rules=Rules(launches=launches, shapes=shapes),
     source=Source(
         api={

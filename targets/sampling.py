@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from ncuflow.target import reference
@@ -15,7 +16,7 @@ from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
 from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
-from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
+from ncuflow.target.workload import Block, Definition, EngineCall, Entry, Routine, Workload
 
 # variant -> (FlashInfer's function, parameters in percent or whole numbers that limit the tokens,
 #             whether it writes as much as it reads)
@@ -211,6 +212,18 @@ def takes(entry: Entry) -> Block | None:
     return None
 
 
+def _called(variant: str, a: Params) -> Block:
+    """The point that an engine called, by its arguments; of a tensor of thresholds none is known."""
+    rows = a["logits"] if "logits" in a else a["probs"]
+    found = {"variant": variant, "batch": rows.shape[0], "vocab": rows.shape[-1]}
+    if a.get("indices") is not None:
+        found["batch"] = a["indices"].shape[0]
+    if isinstance(a.get("top_k"), int):
+        found["top_k"] = a["top_k"]
+    share = a.get("top_p", a.get("min_p"))
+    return found | ({"percent": round(100 * share)} if isinstance(share, float) else {})
+
+
 TARGET = Target(
     name="sampling",
     title="Sampling and top-k",
@@ -243,7 +256,14 @@ TARGET = Target(
         if p["variant"] in _SAMPLED
         else None
     ),
-    workload=Workload(takes=takes),
+    workload=Workload(
+        takes=takes,
+        calls=tuple(
+            EngineCall("flashinfer.sampling", function, partial(_called, variant))
+            for function, variant in _BY_FUNCTION.items()
+            if function != "top_k"
+        ),
+    ),
     rules=Rules(shapes=shapes, kernels=(_MAP,), finishers=("OnlineSoftmaxReduceKernel",)),
     build=Build(
         generate=modules, jit=(Jit("sampling", "flashinfer.sampling:get_sampling_module"),)

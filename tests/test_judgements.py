@@ -693,9 +693,11 @@ def test_what_a_caller_sets_is_told_as_a_caller_writes_it(recorded: Recorded) ->
 def test_the_rule_of_a_choice_stands_beside_what_contradicts_it(recorded: Recorded) -> None:
     decode = guide_waits.shown_choices(recorded("h200/0.7.2/default", "decode"))
     said = decode["cores_grouped"]["fared"]
-    assert said.endswith("; elsewhere +23.5 % at `B64_L2048_lognormal_H32_K8_D128_P16_f16_cc`")
+    assert said.endswith(
+        "; counterexample: +23.5 % at `B64_L2048_lognormal_H32_K8_D128_P16_f16_cc`"
+    )
     rope = guide_waits.shown_choices(recorded("h200/0.7.2/default", "rope"))
-    assert "elsewhere" not in rope["rope_llama31"]["fared"]  # a patch is no llama31 call
+    assert "counterexample" not in rope["rope_llama31"]["fared"]  # a patch is no llama31 call
 
 
 def test_a_trial_is_told_of_the_rows_own_point_first(recorded: Recorded) -> None:

@@ -14,9 +14,10 @@ from markdown_it import MarkdownIt
 from ncuflow import format as fmt
 from ncuflow.findings.ceilings import environment_info
 from ncuflow.findings.opportunities import found as opportunities
+from ncuflow.format import Struck
 from ncuflow.io import BadInput, read_json, write_json
 from ncuflow.pages.context import series
-from ncuflow.pages.context.section import Findings, Struck, target_section
+from ncuflow.pages.context.section import Findings, target_section
 from ncuflow.pages.markdown import figures, gpu_pages, guide_waits, pages, rendering
 from ncuflow.target.contract import known
 
@@ -318,7 +319,10 @@ def test_the_conclusion_is_made_of_findings(finished):
     every = [one for r in found.targets.values() for one in opportunities(r)]
     trials = [one for one in every if one.group != "untried" and not one.departs]
     tried, won = ({o.opportunity.what for o in of} for of in (trials, [o for o in trials if o.group == "won"]))  # fmt: skip
-    assert f"Of {len(tried)} changes that were tried, {len(won)} save time somewhere" in said
+    assert (
+        f"Of {len(tried)} changes of default calls that were tried, {len(won)} save time somewhere"
+        in said
+    )
     plans = [row for row in rows if row["plan_us"]]
     longer = sum(row["plan_us"] > row["time_cold_us"] for row in plans)
     assert f"at {longer} of {len(plans)} points that have one" in said

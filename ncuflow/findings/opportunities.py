@@ -157,10 +157,12 @@ def scopes(results: Results) -> dict[str, Scope]:
 class GraphLaunch:
     """What launching from a CUDA graph brings. longer: how much longer kernels took in one, of 1, at the most of its pairs, None
     where no pair was measured; pays: by point that launches itself, whether the host's call takes longer than its kernels would
-    in a graph, beyond noise: by the point's own pair, else by those that choose all else alike; None where there are none."""
+    in a graph, beyond noise: by the point's own pair, else by those that choose all else alike; None where there are none;
+    paired: the points with a pair of their own."""
 
     longer: float | None
     pays: Mapping[str, bool | None]
+    paired: frozenset[str] = frozenset()
 
 
 def graph(results: Results) -> GraphLaunch:
@@ -196,7 +198,7 @@ def graph(results: Results) -> GraphLaunch:
         noisy = max(floor_at(name, row, floors) or 0 for name in ("host_launch_us", "time_cold_us"))
         by_time = None if growth is None else host > cold * (1 + growth) * (1 + noisy)
         pays[point["point"]] = told.get(point["point"], by_time)
-    return GraphLaunch(max(own.values(), default=None), pays)
+    return GraphLaunch(max(own.values(), default=None), pays, frozenset(own))
 
 
 def worded(one: Opportunity, scope: Scope) -> str:

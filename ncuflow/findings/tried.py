@@ -13,7 +13,7 @@ from typing import Any
 from ncuflow.expression import holds
 from ncuflow.findings.choices import Effect, telling
 from ncuflow.findings.noise import FASTER
-from ncuflow.format import change
+from ncuflow.format import change, percent
 from ncuflow.io import JsonObject, read_yaml
 from ncuflow.model import Results
 from ncuflow.target.contract import known, traits
@@ -41,7 +41,7 @@ class TriedPair:
 
     def row(self) -> JsonObject:
         """As it is stored: numbers with as many digits as a page can need."""
-        found = {n: round(v, 4) if isinstance(v, float) else v for n, v in asdict(self).items()}
+        found = {n: round(v, 5) if isinstance(v, float) else v for n, v in asdict(self).items()}
         return {n: v for n, v in found.items() if v or n != "control"}
 
 
@@ -50,7 +50,7 @@ class Tried:
     """Trials of one opportunity that fare alike.
 
     where: what tells them from others, an expression over parameters, or ""; source: where they lie; pairs: at least one that
-    is no control.
+    is no control; abroad: it is of another GPU than what it stands beside.
     """
 
     target: str
@@ -60,6 +60,7 @@ class Tried:
     flashinfer: str
     source: str
     pairs: tuple[TriedPair, ...]
+    abroad: bool = False
 
     @property
     def tried(self) -> list[TriedPair]:
@@ -110,18 +111,21 @@ class Tried:
         text = change(told.change)
         if told.low is not None and told.high is not None and not short:
             text += f" ({change(told.low)} to {change(told.high)})"
-        text += ", within noise" if told.verdict == "within noise" else ""
+        if told.verdict == "within noise":
+            ends = told.low is not None and told.high is not None
+            sure = ends and not (told.low or 0) <= 0 <= (told.high or 0)
+            text += f", less than {percent(FASTER)}" if sure else ", within noise"
         text += f" at `{told.at}`"
         if len(tried) > 1:
             text += f", over {len(tried)} {_ends(tried)}"
         if controls := [pair for pair in self.pairs if pair.control]:
             text += f", where it need not gain {_ends(controls)}"
         apart = f" where `{self.where}`" if self.where not in where else ""
-        return f"{text}{apart}, in `{self.source}`"
+        return f"{text}{apart}, in `{self.source}`" + f" on {self.gpu}" * self.abroad
 
     def row(self) -> JsonObject:
         """As it is stored."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "abroad"}
         return found | {"pairs": [pair.row() for pair in self.pairs]}
 
 
@@ -175,6 +179,4 @@ def elsewhere(results: Results) -> list[Tried]:
     here = [t for t in near if t.gpu == about.get("gpu") and t.source != about.get("recording")]
     told = {one.what for one in here}
     changes = [t for t in near if t.source.startswith(CHANGES) and t.what not in told]
-    return here + [
-        replace(t, source=f"{t.source}, {t.gpu}") for t in changes if t.gpu != about.get("gpu")
-    ]
+    return here + [replace(t, abroad=True) for t in changes if t.gpu != about.get("gpu")]

@@ -23,6 +23,7 @@ from ncuflow.target.inputs import (
 )
 from ncuflow.target.launch import GpuFacts, Inputs, Params, Tensor, Written
 from ncuflow.target.source import Backend, Declaration, Symbol, no_backend
+from ncuflow.target.workload import RefusedError, element
 
 KV = ("same", FP8, NVFP4)  # what a KV cache holds: elements of the queries' type, of 8 or of 4 bits
 WORKSPACE_BYTES = 128 << 20  # of a wrapper
@@ -316,6 +317,25 @@ LENGTHS = Written(
     r"[1-9]\d*x(0|[1-9]\d*)(_[1-9]\d*x(0|[1-9]\d*))*",
     "1x32768_31x512",
 )
+
+
+def called(a: Params, head_dim: str) -> Params:
+    """What plan() is told of heads, types, window and cap, by its arguments; head_dim: what it calls the head dimension. Raises
+    RefusedError for what no target measures."""
+    dtype = element(a.get("q_data_type") or "float16")
+    kv = a.get("kv_data_type")
+    if a.get("pos_encoding_mode", "NONE") != "NONE":
+        raise RefusedError("positions are encoded in the kernel")
+    if kv is not None and (found := element(kv)) != dtype:
+        raise RefusedError(f"a cache of {found} under queries of {dtype}")
+    return {
+        "qo_heads": a["num_qo_heads"],
+        "kv_heads": a["num_kv_heads"],
+        "head_dim": a[head_dim],
+        "dtype": dtype,
+        "window": max(0, a.get("window_left", -1)),
+        "soft_cap": a.get("logits_soft_cap") or 0,
+    }
 
 
 def lengths(p: Params, mean: str) -> list[int]:

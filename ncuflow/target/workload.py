@@ -170,16 +170,56 @@ class Definition:
 Entry = Routine | Definition
 
 
+@dataclass(frozen=True)
+class EngineCall:
+    """A call of FlashInfer's by which an engine launches the kernels of a target.
+
+    module, name: where FlashInfer has it, a function or CLASS.METHOD; plan: the method of that class whose arguments tell the
+    shape, "" where the call's own do; params: the parameters of a point, of those arguments by name, ``self`` among them. It
+    raises RefusedError where no point of the target is such a call.
+    """
+
+    module: str
+    name: str
+    params: Callable[[Block], Block]
+    plan: str = ""
+
+
+def element(tensor: Any) -> str:
+    """What ncuflow calls the type of a tensor, or a type of torch's. Raises RefusedError for one that no target measures."""
+    name = str(getattr(tensor, "dtype", tensor)).removeprefix("torch.")
+    if name not in ELEMENTS:
+        raise RefusedError(f"{name} is measured by no target")
+    return ELEMENTS[name]
+
+
+def cached_tokens(indptr: Any, last_page_len: Any, page_size: int) -> list[int]:
+    """Tokens of each sequence in a paged cache, by tensors of plan()."""
+    begins, last = indptr.tolist(), last_page_len.tolist()
+    sizes = [b - a for a, b in pairwise(begins)]
+    return [(n - 1) * page_size + left if n else 0 for n, left in zip(sizes, last, strict=False)]
+
+
+def of_lengths(lengths: Sequence[int], mean: str) -> Block:
+    """Batch and lengths of sequences; mean: the parameter of their mean. Raises RefusedError where there are none."""
+    if not any(lengths):
+        raise RefusedError("it has no tokens")
+    found = {"batch": len(lengths), mean: max(1, round(sum(lengths) / len(lengths)))}
+    return found | ({"lengths": listed(lengths)} if len(set(lengths)) > 1 else {})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """What of somebody's workload a target measures.
 
     takes   a block of one point, of a case that it measures; None of any other
+    calls   those of FlashInfer's by which an engine launches it
     listed  of a target that stands for many APIs: (name, function, why it cannot be tried) of each, where this is
             the GPU; it takes what no other target does
     """
 
     takes: Callable[[Entry], Block | None] = lambda entry: None
+    calls: tuple[EngineCall, ...] = ()
     listed: Callable[[GpuFacts | None], Iterator[tuple[str, str, str | None]]] | None = None
 
 

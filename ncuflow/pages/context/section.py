@@ -23,18 +23,14 @@ from ncuflow.findings.opportunities import (
 )
 from ncuflow.findings.sanity import ImpossibleNumber
 from ncuflow.findings.scope import Scope
-from ncuflow.findings.tried import Tried
-from ncuflow.format import change
+from ncuflow.findings.tried import CHANGES, Tried
+from ncuflow.format import Struck, change
 from ncuflow.io import BadInput
 from ncuflow.model import Measurement, Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.context.series import MOVED, PAST_DRAM, axis_of, best, spread, usual, varying
 from ncuflow.target.contract import Target, known, ordered
 from ncuflow.target.source import Symbol
-
-
-class Struck(float):
-    """A number that cannot be true: computed with like any other, printed struck through."""
 
 
 class Impossible(BadInput):
@@ -244,14 +240,20 @@ def _host_bound(row: Measurement) -> bool:
 
 
 def _graph(results: Results, waiting: Collection[str]) -> Context | None:
-    """How much longer kernels took in a CUDA graph, of 1, at the most of its pairs, at how many points one pays, and for how many
-    of those at which the call takes longer nothing tells; None where no pair was measured."""
+    """How much longer kernels took in a CUDA graph, of 1, at the most of its pairs; at how many points one pays, at how many by a
+    pair of their own; for how many of those at which the call takes longer nothing tells it. None where no pair was measured."""
     found = graph(results)
     if found.longer is None:
         return None
     pays = [point for point, yes in found.pays.items() if yes]
     unknown = [point for point in waiting if found.pays.get(point, False) is None]
-    return {"longer": max(found.longer, 0), "pays": len(pays), "unknown": len(unknown)}
+    own = [point for point in pays if point in found.paired]
+    return {
+        "longer": max(found.longer, 0),
+        "pays": len(pays),
+        "own": len(own),
+        "unknown": len(unknown),
+    }
 
 
 def _own_l2(point: Point) -> float | None:
@@ -326,6 +328,8 @@ def _opportunity(one: MeasuredOpportunity, target: str, index: Any) -> Context:
         "bound": one.most if one.bounded else 0.0,
         "changed": change(told.change) if (told := one.effect or next((t.at(label) for t in one.elsewhere), None)) else None,
         "changed_at": "" if one.effect or not one.elsewhere else _placed(one.elsewhere[0].at(label).at, label),
+        "calls": f"; slower outside a CUDA graph at `{_worst(one.calls).base_point.split('/', 1)[1]}`" if one.calls else "",
+        "patch": one.effect is None and bool(one.elsewhere) and one.elsewhere[0].source.startswith(CHANGES),
         "pairs": len(one.effects),
         "turned": turned(one.elsewhere) if one.effect else "",
         "spread": ranged(over) if (over := summary(one.effects)) else "",
@@ -391,7 +395,7 @@ def brought(one: MeasuredOpportunity) -> str:
     if one.calls:
         text += _calls(one.calls)
     if one.elsewhere:
-        text += f"; the other way elsewhere: {'; '.join(t.words(short=True) for t in one.elsewhere[:MOST_ELSEWHERE])}"
+        text += f"; counterexample: {'; '.join(t.words(short=True) for t in one.elsewhere[:MOST_ELSEWHERE])}"
     if one.untried:
         text += f"; not tried at `{one.untried[0].split('/', 1)[1]}`, at most {fmt.percent(one.untried[1])}"
     return text
@@ -399,11 +403,15 @@ def brought(one: MeasuredOpportunity) -> str:
 
 def _calls(calls: Sequence[Effect]) -> str:
     """At which points the host's call takes what the GPU saves."""
-    worst = max(calls, key=lambda call: call.change)
+    worst = _worst(calls)
     more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
     longer = f"{fmt.quantity(worst.other, 'µs')} instead of {fmt.quantity(worst.base, 'µs')}"
     at = f"at `{worst.base_point.split('/', 1)[1]}`{more}"
     return f"; {at} the host takes {longer} for the call: slower outside a CUDA graph"
+
+
+def _worst(calls: Sequence[Effect]) -> Effect:
+    return max(calls, key=lambda call: call.change)
 
 
 def _over_all(effects: Sequence[Effect]) -> str:

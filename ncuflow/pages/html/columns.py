@@ -20,10 +20,10 @@ from ncuflow.findings import ceilings, choices, limiter, waits
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.join import main_kernel, total
 from ncuflow.findings.results import read, read_some
-from ncuflow.format import change, number, percent, with_unit
+from ncuflow.format import Struck, change, number, percent, with_unit
 from ncuflow.io import BadInput, JsonObject
 from ncuflow.model import SOFTWARE, Kernel, LineRow, Point, Results
-from ncuflow.pages.context.section import Findings, Struck, target_section
+from ncuflow.pages.context.section import Findings, target_section
 from ncuflow.pages.context.series import tensor_kinds
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.registry import METRICS

@@ -31,7 +31,6 @@ from ncuflow.pages.markdown.rendering import environment
 from ncuflow.parsers import sass
 from ncuflow.static import cute
 from ncuflow.static.facts import Facts
-from ncuflow.static.predict import predictions
 from ncuflow.target.contract import load, ordered
 
 ClaimRow = Mapping[str, Any]  # a claim as `ncuflow check claims` wrote it
@@ -298,6 +297,9 @@ def predict_page(*, measured: Path, on: Path, out: Path) -> None:
         measured: results of a measured GPU
         on: results of another measured GPU
     """
+    # It needs numpy, which a machine's page does without.
+    from ncuflow.static.predict import predictions
+
     here, there = ([*stored.folder(place).values()] for place in (measured, on))
     try:
         both = [predictions(here, there), predictions(there, here)]

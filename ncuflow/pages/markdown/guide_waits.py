@@ -213,7 +213,7 @@ def _turned(choice: Choice, found: list[Effect], results: Results) -> str:
     every = [one for one in elsewhere(results) if one.what in named]
     others = [one for one in every if not one.source.startswith(CHANGES)]
     other_way = [tried for part in divided(found) for tried in turning(part, others)]
-    return f"; elsewhere {turned(other_way)}" if other_way else ""
+    return f"; counterexample: {turned(other_way)}" if other_way else ""
 
 
 def _same(choice: Choice, found: list[Effect], results: Results) -> bool:

@@ -90,8 +90,9 @@ def _sections(findings: Findings) -> dict[str, Context]:
 
 
 # Rows of all kernels; each kernel's page has all of its own.
-MOST_TO_TRY = 12
-MOST_CHOICES = 17
+MOST_TO_TRY = 10
+MOST_CHOICES = 12  # that callers are free to make, and that a model or the traffic fixes
+MOST_FIXED = 5
 
 
 def report_context(results: Mapping[str, Results], sections: Mapping[str, Context]) -> Context:
@@ -104,13 +105,16 @@ def report_context(results: Mapping[str, Results], sections: Mapping[str, Contex
         if choice["summary"]
     ]
     changing = [c for c in shown if any(map(_changes, (c, *c["beside"])))]
-    strongest = sorted(map(_strength, changing), reverse=True)[:MOST_CHOICES]
+    by_strength = sorted(changing, key=_strength, reverse=True)
+    free = [c for c in by_strength if not c["choice"].given][:MOST_CHOICES]
+    fixed = [c for c in by_strength if c["choice"].given][:MOST_FIXED]
     rows = to_try(sections)
     return {
-        "choices": [choice for choice in changing if _strength(choice) in strongest],
-        "further": max(0, len(changing) - MOST_CHOICES),
+        "choices": [choice for choice in changing if choice in free + fixed],
+        "further": len(changing) - len(free + fixed),
         "alike": len(shown) - len(changing),
-        "first": [row for row in rows if row["group"] != LOST][:MOST_TO_TRY],
+        "first": (shown_rows := [row for row in rows if row["group"] != LOST])[:MOST_TO_TRY],
+        "cut": max(0, len(shown_rows) - MOST_TO_TRY),
         "says": conclusion(results, sections, rows),
     }
 
@@ -175,7 +179,8 @@ def _changes(compared: Context) -> bool:
 
 
 def _strength(choice: Context) -> float:
-    return float(max(abs(choice["summary"]["least"]), abs(choice["summary"]["most"])))
+    told = [compared["summary"] for compared in (choice, *choice["beside"])]
+    return float(max(abs(summary[end]) for summary in told for end in ("least", "most")))
 
 
 def _share(section: Context) -> float | None:

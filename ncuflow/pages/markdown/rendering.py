@@ -22,9 +22,8 @@ from markupsafe import Markup
 from ncuflow.evidence.provenance import TIERS, named, one_line
 from ncuflow.findings.limiter import CEILING, DRAW, LATENCY, label, words
 from ncuflow.findings.noise import CONFIDENCE, FASTER
-from ncuflow.format import MISSING, micro, number, pct, percent, si, with_unit
+from ncuflow.format import MISSING, Struck, micro, number, pct, percent, si, with_unit
 from ncuflow.model import SOFTWARE, Measurement
-from ncuflow.pages.context.section import Struck
 from ncuflow.pages.context.series import MMA_FLOP, MOVED
 from ncuflow.target.contract import template_folders
 

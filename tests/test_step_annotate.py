@@ -1,0 +1,221 @@
+"""Ranges around FlashInfer's calls: a stand-in of FlashInfer and of torch, in processes of their own."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import ROOT, some
+from flashinfer_source import flashinfer_package
+
+from ncuflow.io import read_json
+from ncuflow.step.shapes import of_range
+from ncuflow.sweep.points import read_points
+from ncuflow.target.contract import known, load
+
+# Enough of torch that a call can be in a range: what was pushed is printed, and so is what was called in it.
+TORCH = """
+from types import SimpleNamespace as N
+depth, capturing, profiling = [], False, False
+def push(text): depth.append(text); print("push", text)
+def pop(): depth.pop()
+cuda = N(nvtx=N(range_push=push, range_pop=pop), is_current_stream_capturing=lambda: capturing)
+compiler = N(is_compiling=lambda: False)
+class record_function:
+    def __init__(self, text): self.text = text
+    def __enter__(self): print("record", self.text)
+    def __exit__(self, *error): pass
+autograd = N(_profiler_enabled=lambda: profiling, profiler=N(record_function=record_function))
+class Tensor:
+    def __init__(self, shape, dtype="torch.float16", values=()):
+        self.shape, self.dtype, self.values = tuple(shape), dtype, list(values)
+    def tolist(self): return self.values
+    def numel(self):
+        n = 1
+        for one in self.shape: n *= one
+        return n
+    def __getitem__(self, at): return Tensor(self.shape[1:], self.dtype)
+"""
+DECODE = """
+class BatchDecodeWithPagedKVCacheWrapper:
+    def __init__(self, use_tensor_cores=False): self._use_tensor_cores = use_tensor_cores
+    def plan(self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size, *more, **kwargs):
+        print("plan")
+        return "planned"
+    begin_forward = plan
+    def run(self, q, cache): print("run"); return q
+    forward = run
+"""
+NORM = """
+def rmsnorm(input, weight, eps=1e-6, out=None, enable_pdl=None): print("rmsnorm"); return input
+"""
+ENGINE = """
+import torch, flashinfer
+from flashinfer import rmsnorm
+T = torch.Tensor
+w = flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper()
+pages, last = T([4], values=[0, 2, 4, 5]), T([3], values=[8, 8, 16])
+assert w.begin_forward(pages, None, last, 32, 8, 128, 16, q_data_type="float16") == "planned"
+assert w.run("q", None) == "q"
+w.forward("q", None)
+torch.capturing = True
+w.run("captured", None)
+torch.capturing, torch.profiling = False, True
+w.run("profiled", None)
+torch.profiling = False
+w.plan(T([2], values=[0, 2]), None, T([1], values=[8]), 32, 8, 128, 16, pos_encoding_mode="ROPE_LLAMA")
+w.run("refused", None)
+w.plan = lambda *args: None  # an engine's own
+w.run("replaced", None)
+x = T([128, 4096], "torch.bfloat16")
+assert rmsnorm(x, T([4096])) is x
+rmsnorm(x, T([4096]), eps=1e-5)
+"""
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    """A folder with a stand-in of torch and of FlashInfer, an engine, and a sitecustomize of its own."""
+    files = {
+        "torch.py": TORCH,
+        "flashinfer/__init__.py": "from . import decode\nfrom .norm import rmsnorm as rmsnorm\n",
+        "flashinfer/decode.py": DECODE,
+        "flashinfer/norm/__init__.py": NORM,
+        "sitecustomize.py": "print('own site')",
+        "engine.py": ENGINE,
+    }
+    for name, text in files.items():
+        path = tmp_path / "engine" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    return tmp_path / "engine"
+
+
+def annotated(engine: Path, *options: str, program: str = "engine.py") -> SimpleNamespace:
+    command = [sys.executable, "-m", "ncuflow", "annotate", *options, "--", sys.executable, program]
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{engine}:{ROOT}"}
+    done = subprocess.run(command, cwd=engine, env=env, capture_output=True, text=True)
+    return SimpleNamespace(code=done.returncode, said=done.stdout.splitlines(), told=done.stderr)
+
+
+def test_each_call_is_in_a_range_that_step_reads(engine: Path, tmp_path: Path) -> None:
+    done = annotated(engine, "--workload", str(tmp_path / "called"))
+    assert done.code == 0, done.told
+    decode = "decode(batch=3, kv_len=21, lengths=2x24_1x16, qo_heads=32, kv_heads=8, head_dim=128, dtype=f16, "
+    pushed = [line for line in done.said if line.startswith(("push", "record"))]
+    assert [one.partition(" ")[2][: len(decode)] for one in pushed[:3]] == [decode] * 3
+    assert [one.split()[0] for one in pushed] == ["push", "push", "record", "push", "push"]
+    assert pushed[3:] == ["push rmsnorm(variant=rmsnorm, rows=128, hidden=4096, dtype=bf16)"] * 2
+    shape = of_range(pushed[0])
+    assert shape and shape.target is load("decode")
+    (params,) = shape.candidates
+    assert params["page_size"] == 16 and params["cores"] == "cuda" and params["window"] == 0
+    assert done.said.count("run") == 6 and done.said.count("own site") >= 1
+    assert (
+        "5 calls in ranges (decode 1 shapes, rmsnorm 1 shapes); wrapped: decode, rmsnorm"
+        in done.told
+    )
+    assert (
+        "without a range, 1 times: BatchDecodeWithPagedKVCacheWrapper.run: positions" in done.told
+    )
+    # what advise and try take
+    for name, count in (("decode", 3), ("rmsnorm", 2)):
+        path = tmp_path / "called" / f"{name}.json"
+        (point,) = read_points(path, load(name))
+        assert [one["count"] for one in read_json(path)] == [count] and point.target == name
+
+
+def test_what_is_captured_is_in_ranges_where_that_is_asked_for(engine: Path) -> None:
+    done = annotated(engine, "--graphs")
+    assert sum(line.startswith("push decode") for line in done.said) == 3
+
+
+def test_an_engine_runs_whatever_becomes_of_its_ranges(engine: Path) -> None:
+    (engine / "flashinfer/norm/__init__.py").write_text("def rmsnorm(other): return other\n")
+    (engine / "engine.py").write_text(
+        "import flashinfer; print(flashinfer.rmsnorm(1)); raise SystemExit(7)"
+    )
+    done = annotated(engine)
+    assert done.code == 7 and "1" in done.said
+    assert "without a range, 1 times: rmsnorm: KeyError: 'input'" in done.told
+    (engine / "yaml.py").write_text("raise ImportError('no yaml here')")
+    done = annotated(engine)
+    assert done.code != 0  # ncuflow itself has none
+
+
+def test_no_command_is_one_line(engine: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ncuflow", "step", "annotate"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and "no command given after --" in done.stderr
+
+
+def test_the_calls_are_those_of_flashinfer() -> None:
+    """Each declared call is where it is said to be, and its plan() has the arguments that are read."""
+    package = flashinfer_package()
+    for target in known().values():
+        for call in target.workload.calls:
+            file = package.joinpath(*call.module.split(".")[1:])
+            source = (
+                file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+            ).read_text()
+            owner, _, method = call.name.rpartition(".")
+            if owner:
+                source = source.split(f"class {owner}")[1]
+            for name in filter(None, (method, call.plan)):
+                assert f"def {name}(" in source, call
+
+
+def test_every_kernel_of_a_step_has_a_call_that_is_wrapped() -> None:
+    parts = [t for t in known().values() if t.part(t.parameters) is not None]
+    unstated = {t.name for t in some(parts) if not t.workload.calls}
+    assert unstated <= {"gemm", "mla_decode", "pod", "cascade"}  # GEMMs are torch's
+
+
+def test_points_of_calls_are_points_of_their_targets() -> None:
+    class T:
+        def __init__(self, *shape: int, values: Any = ()) -> None:
+            self.shape, self.dtype, self.values = shape, "torch.bfloat16", list(values)
+
+        def __getitem__(self, _: int) -> T:
+            return T(*self.shape[1:])
+
+        def numel(self) -> int:
+            return math.prod(self.shape)
+
+        def tolist(self) -> list[int]:
+            return self.values
+
+    found = {}
+    arguments = {
+        "append_paged_kv_cache": {"append_key": T(64, 8, 128), "kv_indptr": T(33), "paged_kv_cache": T(9, 2, 16, 8, 128)},
+        "apply_rope_with_cos_sin_cache_inplace": {"query": T(64, 4096), "key": T(64, 1024), "head_size": 128},
+        "apply_rope_pos_ids": {"q": T(64, 32, 128), "k": T(64, 8, 128), "interleave": True},
+        "silu_and_mul": {"input": T(64, 28672)},
+        "top_p_sampling_from_probs": {"probs": T(64, 128256), "top_p": 0.9},
+        "merge_state": {"v_a": T(64, 32, 128)},
+        "merge_states": {"v": T(64, 4, 32, 128)},
+    }  # fmt: skip
+    for target in known().values():
+        for call in target.workload.calls:
+            if call.name in arguments:
+                made = call.params(arguments[call.name])
+                found[call.name] = target.point_id(target.completed(made)).partition("/")[2]
+    assert found == {
+        "append_paged_kv_cache": "kv_B32_L2_K8_D128_P16_bf16",
+        "apply_rope_with_cos_sin_cache_inplace": "cos_sin_cache_inplace_T64_H32_K8_D128_bf16_neox",
+        "apply_rope_pos_ids": "rope_pos_ids_T64_H32_K8_D128_bf16_interleaved",
+        "silu_and_mul": "silu_T64_D14336_bf16",
+        "top_p_sampling_from_probs": "top_p_B64_V128256_t90_s3",
+        "merge_state": "merge_state_S64_H32_D128_bf16",
+        "merge_states": "merge_states_n4_S64_H32_D128_bf16",
+    }
