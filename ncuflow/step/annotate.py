@@ -25,7 +25,7 @@ from typing import Any
 
 ENGINE, VARIABLE = "flashinfer", "NCUFLOW_ANNOTATE"
 MOST_KEYS = 4096  # shapes of a call that are remembered
-SITE = """import importlib.machinery, importlib.util, os, sys
+SITE = """import importlib, importlib.machinery, importlib.util, os, sys
 here = os.path.dirname(os.path.abspath(__file__))
 others = [path for path in sys.path if os.path.abspath(path or ".") != here]
 found = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
@@ -33,8 +33,7 @@ if found and found.loader:  # the environment's own
     found.loader.exec_module(importlib.util.module_from_spec(found))
 try:
     sys.path.append({root!r})  # behind what the engine has
-    from ncuflow.step.annotate import install
-    install()
+    importlib.import_module("ncuflow.step.annotate").install()
 except Exception as error:  # the engine runs without ranges
     print(f"ncuflow annotate: {{type(error).__name__}}: {{error}}; nothing is wrapped", file=sys.stderr)
 """
