@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -539,6 +540,19 @@ def test_a_launch_that_was_held_up_is_told_from_the_others(recorded_engine):
     assert [" to " in text for text in some(held_up)] == [True] * len(held_up)
     alike = [text for text, one in rows.items() if one.longest_us < 1.1 * one.each_us]
     assert not any(" to " in text for text in some(alike))
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_table_of_a_step_fits_the_terminal_and_has_one_unit_a_column(
+    recorded_engine, width, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = report(recorded_engine).splitlines()
+    assert max(len(line) for line in lines[2:]) <= 2 * width  # a problem may take two lines
+    at = next(number for number, line in enumerate(lines) if line.startswith("  share"))
+    heads, *rows = lines[at : at + 3]
+    assert re.match(r"  share +(ms|µs) +n +per launch, (ms|µs) ", heads)
+    assert all(len(row) <= width and not re.search(r"\d (ms|µs|s) ", row) for row in rows)
 
 
 def test_a_distance_is_the_median_launch_s_of_all_steps_of_a_kind(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import wrap
 
 from ncuflow import answer
-from ncuflow.format import aligned, micro, pct, short, with_unit
+from ncuflow.format import aligned, columns, in_one_unit, micro, pct, short, with_unit
 from ncuflow.io import UsageError
 from ncuflow.parsers.traces import read
 from ncuflow.step import reference, shapes, summary
@@ -75,7 +75,7 @@ def limited(found: StepAnswer, limit: int | None) -> StepAnswer:
     return found.model_copy(update=update)
 
 
-WIDTH = 132
+WIDTH = 132  # without a terminal
 FAR = 2  # times the median: a launch so long was held up by something else
 LITTLE = 10  # %: as the least of two, as good as nothing
 MOST_LINES = 48
@@ -93,7 +93,10 @@ def report(found: StepAnswer) -> str:
         lines.append(
             f"… and {len(found.groups) - len(groups)} other kinds of steps (--json has all)"
         )
-    lines += ["", *(short(f"! {one}", WIDTH * 2) for one in found.problems[:MOST_PROBLEMS])]
+    lines += [
+        "",
+        *(short(f"! {one}", columns(WIDTH) * 2) for one in found.problems[:MOST_PROBLEMS]),
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -122,24 +125,28 @@ def _group(group: StepGroup, most: int, found: StepAnswer) -> Iterator[str]:
     count = f"{group.steps} step{'s' * (group.steps != 1)}"
     middle = f"(IQR {micro(times.q25)} to {micro(times.q75)})"
     said = f"{title}: {count}{tokens}, median {micro(times.median)} {middle}, max {micro(times.most)} (step {group.worst})"
-    yield short(f"all: {micro(times.median)}" if found.found_by == WHOLE else said, WIDTH)
+    yield short(f"all: {micro(times.median)}" if found.found_by == WHOLE else said, columns(WIDTH))
     yield from wrap(
-        _idle(group, found.host_slowed), WIDTH, initial_indent="  ", subsequent_indent="  "
+        _idle(group, found.host_slowed), columns(WIDTH), initial_indent="  ", subsequent_indent="  "
     )
+    shown = group.kernels[:most]
+    unit, took = in_one_unit([one.time_us for one in shown])
+    by, each = in_one_unit([time for one in shown for time in (one.each_us, one.longest_us)])
     header = (
         "share",
-        "time",
+        unit,
         "n",
-        "per launch",
+        f"per launch, {by}",
         "kernel",
         "category",
         "% of roofline",
         "isolated",
         "shape",
     )
-    rows = [_row(one) for one in group.kernels[:most]]
+    pairs = zip(shown, took, each[::2], each[1::2], strict=True)
+    rows = [_row(one, time, own + _longest(one, most)) for one, time, own, most in pairs]
     for line in aligned(header, rows, left=9).splitlines():
-        yield f"  {line}"[:WIDTH].rstrip()
+        yield f"  {line}"[: columns(WIDTH)].rstrip()
     if len(group.kernels) > most:
         rest = sum(one.time_us for one in group.kernels[most:])
         yield f"  and {len(group.kernels) - most} more, {micro(rest)}"
@@ -171,24 +178,27 @@ def _idle(group: StepGroup, slowed: bool) -> str:
     return ", ".join(parts)
 
 
-def _row(one: KernelOfStep) -> list[str]:
+def _row(one: KernelOfStep, time: str, each: str) -> list[str]:
     return [
         f"{one.share:.1f} %",
-        micro(one.time_us),
+        time,
         f"{one.launches:g}",
-        each_text(one),
+        each,
         short(one.name, 26),
         one.family,
         roof_text(one),
         alone_text(one),
-        short(shape_text(one), WIDTH),
+        short(shape_text(one), columns(WIDTH)),
     ]
 
 
 def each_text(one: KernelOfStep) -> str:
     """The time of the median launch; where one took far longer, which the sum of all has in it, that as well."""
-    longest = f" to {micro(one.longest_us)}" if one.longest_us > FAR * one.each_us else ""
-    return micro(one.each_us) + longest
+    return micro(one.each_us) + _longest(one, micro(one.longest_us))
+
+
+def _longest(one: KernelOfStep, text: str) -> str:
+    return f" to {text}" if one.longest_us > FAR * one.each_us else ""
 
 
 def shape_text(one: KernelOfStep) -> str:
@@ -232,7 +242,7 @@ def alone_text(one: KernelOfStep) -> str:
 
 
 def _gain(one: GainOfStep) -> str:
-    return short("  try " + gain_text(one), WIDTH)
+    return short("  try " + gain_text(one), columns(WIDTH))
 
 
 def gain_text(one: GainOfStep) -> str:
