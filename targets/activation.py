@@ -167,7 +167,9 @@ TARGET = Target(
     workload=Workload(
         takes=takes,
         calls=tuple(
-            EngineCall("flashinfer.activation", function, partial(_called, variant))
+            EngineCall(
+                "flashinfer.activation", function, partial(_called, variant), tells=("input",)
+            )
             for function, variant in _GATED.items()
         ),
     ),

@@ -106,6 +106,9 @@ def _shapes(p: Params) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return MLA if p["variant"] == "mla" else ((p["kv_heads"], p["head_dim"]),) * 2
 
 
+_TELLS = ("append_key", "kv_indptr", "paged_kv_cache", "kv_layout")
+
+
 def _called(a: Params) -> Block:
     """The point that an engine called, by its arguments."""
     keys, batch = a["append_key"], a["kv_indptr"].shape[0] - 1
@@ -154,7 +157,9 @@ TARGET = Target(
         if p["variant"] == "kv"
         else None
     ),
-    workload=Workload(calls=(EngineCall("flashinfer.page", "append_paged_kv_cache", _called),)),
+    workload=Workload(
+        calls=(EngineCall("flashinfer.page", "append_paged_kv_cache", _called, tells=_TELLS),)
+    ),
     rules=Rules(
         shapes=shapes,
         tells=lambda p: {name: p[name] for name in ("kv_heads", "head_dim") if name in p},

@@ -140,8 +140,8 @@ TARGET = Target(
     written=lambda p: work(p).bytes // (_states(p) + 1),
     workload=Workload(
         calls=(
-            EngineCall("flashinfer.cascade", "merge_state", _two),
-            EngineCall("flashinfer.cascade", "merge_states", _several),
+            EngineCall("flashinfer.cascade", "merge_state", _two, tells=("v_a",)),
+            EngineCall("flashinfer.cascade", "merge_states", _several, tells=("v",)),
         )
     ),
     prepare=prepare,

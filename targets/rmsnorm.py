@@ -408,7 +408,7 @@ TARGET = Target(
     workload=Workload(
         takes=takes,
         calls=tuple(
-            EngineCall("flashinfer.norm", variant, partial(_called, variant))
+            EngineCall("flashinfer.norm", variant, partial(_called, variant), tells=("input",))
             for variant in sorted(_TAKEN - {"rmsnorm_quant"})
         ),
     ),

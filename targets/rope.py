@@ -296,6 +296,9 @@ def takes(entry: Entry) -> Block | None:
 _INPLACE = Symbol("apply_rope_with_cos_sin_cache_inplace", "rope.py")
 
 
+_TELLS = ("q", "k", "query", "key", "head_size", "rotary_dim", "is_neox", "interleave", "indptr")
+
+
 def _called(variant: str, inplace: bool, a: Params) -> Block:
     """The point that an engine called, by its arguments."""
     cached = variant == "cos_sin_cache"
@@ -354,7 +357,10 @@ TARGET = Target(
         takes=takes,
         calls=tuple(
             EngineCall(
-                "flashinfer.rope", f"{function}{suffix}", partial(_called, variant, bool(suffix))
+                "flashinfer.rope",
+                f"{function}{suffix}",
+                partial(_called, variant, bool(suffix)),
+                tells=_TELLS,
             )
             for variant, function in _FUNCTIONS.items()
             for suffix in ("", "_inplace")

@@ -212,6 +212,9 @@ def takes(entry: Entry) -> Block | None:
     return None
 
 
+_TELLS = ("logits", "probs", "indices", "top_k", "top_p", "min_p")
+
+
 def _called(variant: str, a: Params) -> Block:
     """The point that an engine called, by its arguments; of a tensor of thresholds none is known."""
     rows = a["logits"] if "logits" in a else a["probs"]
@@ -259,7 +262,7 @@ TARGET = Target(
     workload=Workload(
         takes=takes,
         calls=tuple(
-            EngineCall("flashinfer.sampling", function, partial(_called, variant))
+            EngineCall("flashinfer.sampling", function, partial(_called, variant), tells=_TELLS)
             for function, variant in _BY_FUNCTION.items()
             if function != "top_k"
         ),

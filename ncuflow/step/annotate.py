@@ -49,32 +49,42 @@ class Annotations:
         self.shapes: dict[str, tuple[str, Mapping[str, Any]]] = {}  # by range: target, parameters
         self.wrapped: dict[str, int] = {}  # calls of each target that are wrapped
         self.refused: Counter[str] = Counter()
-        self._torch: Any = None
 
     # --- what is called ---------------------------------------------------------------------
 
-    def run(self, text: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A call in a range of this text."""
-        torch = self._torch or self._with_torch()
-        if torch.compiler.is_compiling() or (
-            not self.captured and torch.cuda.is_current_stream_capturing()
-        ):
-            return function(*args, **kwargs)
-        self.called[text] += 1
-        if torch.autograd._profiler_enabled():
-            with torch.autograd.profiler.record_function(text):
-                return function(*args, **kwargs)
-        torch.cuda.nvtx.range_push(text)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            torch.cuda.nvtx.range_pop()
-
-    def _with_torch(self) -> Any:
+    @functools.cached_property
+    def run(self) -> Callable[[str, Callable[..., Any], Any, Any], Any]:
+        """A call in a range of a text. Engines make hundreds in each step: what it asks torch is looked up once, below the
+        functions of torch's that say it at length."""
         import torch
 
-        self._torch = torch
-        return torch
+        native, core = getattr(torch.cuda.nvtx, "_nvtx", None), getattr(torch, "_C", None)
+        push = getattr(native, "rangePushA", torch.cuda.nvtx.range_push)
+        pop = getattr(native, "rangePop", torch.cuda.nvtx.range_pop)
+        capturing = getattr(
+            core, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
+        )
+        compiling, profiling = torch.compiler.is_compiling, torch.autograd._profiler_enabled
+        recorded, called, captured = (
+            torch.autograd.profiler.record_function,
+            self.called,
+            self.captured,
+        )
+
+        def run(text: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+            if compiling() or (not captured and capturing()):
+                return function(*args, **kwargs)
+            called[text] += 1
+            if profiling():
+                with recorded(text):
+                    return function(*args, **kwargs)
+            push(text)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                pop()
+
+        return run
 
     def text(self, target: Any, call: Any, arguments: dict[str, Any]) -> str | None:
         """The range of a call with these arguments; None of what is no point of the target."""
@@ -82,7 +92,6 @@ class Annotations:
 
         try:
             params = call.params(arguments)
-            target.point_id(target.completed(params))
         except RefusedError as error:
             self.refused[f"{call.name}: {error}"] += 1
             return None
@@ -120,7 +129,7 @@ class Annotations:
         """A method that computes what another planned, and that one; both by all names that their class has for them."""
         annotations, own = self, {name: vars(holder)[name] for name in (method, call.plan)}
         signature = inspect.signature(own[call.plan])
-        kept = f"_ncuflow_{target.name}"
+        kept, in_range = f"_ncuflow_{target.name}", self.run
 
         @functools.wraps(own[call.plan])
         def plan(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
@@ -135,7 +144,7 @@ class Annotations:
             text = vars(wrapper).get(kept)
             if text is None or call.plan in vars(wrapper):  # an engine's plan() in place of this
                 return own[method](wrapper, *args, **kwargs)
-            return annotations.run(text, own[method], (wrapper, *args), kwargs)
+            return in_range(text, own[method], (wrapper, *args), kwargs)
 
         for name, was in list(vars(holder).items()):
             if was is own[call.plan] or was is own[method]:
@@ -143,21 +152,22 @@ class Annotations:
 
     def _function(self, function: Callable[..., Any], target: Any, call: Any) -> Callable[..., Any]:
         """A function whose own arguments tell the shape; told once for arguments of the same shapes."""
-        signature, texts = inspect.signature(function), dict[Any, str | None]()
+        signature, texts, run = inspect.signature(function), dict[Any, str | None](), self.run
+        order = [*signature.parameters]
+        told = [(order.index(name), name) for name in call.tells if name in order]
 
         @functools.wraps(function)
         def annotated(*args: Any, **kwargs: Any) -> Any:
-            key = (*map(_shape, args), *map(_shape, kwargs.values()))
-            if key not in texts:
+            n = len(args)
+            key = (*[_shape(args[at] if at < n else kwargs.get(name)) for at, name in told],)
+            try:
+                text = texts[key]
+            except KeyError:
                 if len(texts) >= MOST_KEYS:
                     texts.clear()
-                texts[key] = self.text(target, call, named(signature, None, args, kwargs))
-            text = texts[key]
-            return (
-                function(*args, **kwargs)
-                if text is None
-                else self.run(text, function, args, kwargs)
-            )
+                text = self.text(target, call, named(signature, None, args, kwargs))
+                texts[key] = text
+            return function(*args, **kwargs) if text is None else run(text, function, args, kwargs)
 
         return annotated
 
@@ -193,12 +203,10 @@ def named(signature: inspect.Signature, owner: Any, args: Any, kwargs: Any) -> d
 
 def _shape(value: Any) -> Any:
     """What of an argument tells one shape from another: of a tensor its shape and type, of other things their value."""
-    shape = getattr(value, "shape", None)
-    if shape is not None:
-        return shape, value.dtype
-    if isinstance(value, tuple | list):
-        return tuple(map(_shape, value))
-    return value if isinstance(value, bool | str | int | float) else None
+    try:
+        return value.shape, value.dtype
+    except AttributeError:
+        return tuple(map(_shape, value)) if isinstance(value, tuple | list) else value
 
 
 class Finder:
@@ -247,13 +255,17 @@ def environment(site: Path, folder: Path | None, captured: bool) -> dict[str, st
 
 def workload(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """By target, the points that the processes of a command called, as points.json has them, and how often: most called first."""
+    from ncuflow.sweep.points import expand
     from ncuflow.target.contract import known
 
     counts: Counter[tuple[str, str]] = Counter()
     params: dict[tuple[str, str], Any] = {}
     for path in sorted(folder.glob("*.json")):
         for name, own, n in json.loads(path.read_text(encoding="utf-8")):
-            whole = known()[name].completed(own)
+            try:
+                (whole,) = expand([own], known()[name].parameters, known()[name].choices)
+            except ValueError:  # a head dimension, for one, that the target does not measure
+                continue
             key = name, known()[name].point_id(whole)
             counts[key] += n
             params[key] = whole

@@ -175,14 +175,15 @@ class EngineCall:
     """A call of FlashInfer's by which an engine launches the kernels of a target.
 
     module, name: where FlashInfer has it, a function or CLASS.METHOD; plan: the method of that class whose arguments tell the
-    shape, "" where the call's own do; params: the parameters of a point, of those arguments by name, ``self`` among them. It
-    raises RefusedError where no point of the target is such a call.
+    shape, "" where those of the call do that ``tells`` names; params: the parameters of a point, of those arguments by name,
+    ``self`` among them. It raises RefusedError where no point of the target is such a call.
     """
 
     module: str
     name: str
     params: Callable[[Block], Block]
     plan: str = ""
+    tells: tuple[str, ...] = ()
 
 
 def element(tensor: Any) -> str:
