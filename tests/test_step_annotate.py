@@ -22,10 +22,13 @@ from ncuflow.target.contract import known, load
 # Enough of torch that a call can be in a range: what was pushed is printed, and so is what was called in it.
 TORCH = """
 from types import SimpleNamespace as N
-depth, capturing, profiling = [], False, False
+depth, profiling = [], False
 def push(text): depth.append(text); print("push", text)
 def pop(): depth.pop()
-cuda = N(nvtx=N(range_push=push, range_pop=pop), is_current_stream_capturing=lambda: capturing)
+class CUDAGraph:
+    def capture_begin(self): print("capture")
+    def capture_end(self): pass
+cuda = N(nvtx=N(range_push=push, range_pop=pop), CUDAGraph=CUDAGraph)
 compiler = N(is_compiling=lambda: False)
 class record_function:
     def __init__(self, text): self.text = text
@@ -64,9 +67,11 @@ pages, last = T([4], values=[0, 2, 4, 5]), T([3], values=[8, 8, 16])
 assert w.begin_forward(pages, None, last, 32, 8, 128, 16, q_data_type="float16") == "planned"
 assert w.run("q", None) == "q"
 w.forward("q", None)
-torch.capturing = True
+graph = torch.cuda.CUDAGraph()
+graph.capture_begin()
 w.run("captured", None)
-torch.capturing, torch.profiling = False, True
+graph.capture_end()
+torch.profiling = True
 w.run("profiled", None)
 torch.profiling = False
 w.plan(T([2], values=[0, 2]), None, T([1], values=[8]), 32, 8, 128, 16, pos_encoding_mode="ROPE_LLAMA")

@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 ENGINE, VARIABLE = "flashinfer", "NCUFLOW_ANNOTATE"
+PLAIN, SEVERAL = (int, float, str), (tuple, list)  # bool is an int
 MOST_KEYS = 4096  # shapes of a call that are remembered
 SITE = """import importlib, importlib.machinery, importlib.util, os, sys
 here = os.path.dirname(os.path.abspath(__file__))
@@ -49,6 +50,7 @@ class Annotations:
         self.shapes: dict[str, tuple[str, Mapping[str, Any]]] = {}  # by range: target, parameters
         self.wrapped: dict[str, int] = {}  # calls of each target that are wrapped
         self.refused: Counter[str] = Counter()
+        self.capturing = 0  # graphs whose launches are captured now
 
     # --- what is called ---------------------------------------------------------------------
 
@@ -58,21 +60,16 @@ class Annotations:
         functions of torch's that say it at length."""
         import torch
 
-        native, core = getattr(torch.cuda.nvtx, "_nvtx", None), getattr(torch, "_C", None)
+        native = getattr(torch.cuda.nvtx, "_nvtx", None)
         push = getattr(native, "rangePushA", torch.cuda.nvtx.range_push)
         pop = getattr(native, "rangePop", torch.cuda.nvtx.range_pop)
-        capturing = getattr(
-            core, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
-        )
         compiling, profiling = torch.compiler.is_compiling, torch.autograd._profiler_enabled
-        recorded, called, captured = (
-            torch.autograd.profiler.record_function,
-            self.called,
-            self.captured,
-        )
+        recorded, called = torch.autograd.profiler.record_function, self.called
+        if not self.captured:
+            self._follow(torch.cuda.CUDAGraph)
 
         def run(text: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-            if compiling() or (not captured and capturing()):
+            if self.capturing or compiling():
                 return function(*args, **kwargs)
             called[text] += 1
             if profiling():
@@ -85,6 +82,18 @@ class Annotations:
                 pop()
 
         return run
+
+    def _follow(self, graph: Any) -> None:
+        """Know when a CUDA graph is captured, without asking for it at each call. graph: torch's class."""
+        for method, change in (("capture_begin", 1), ("capture_end", -1)):
+            own = getattr(graph, method)
+
+            @functools.wraps(own)
+            def followed(*args: Any, own: Any = own, change: int = change, **kwargs: Any) -> Any:
+                self.capturing += change
+                return own(*args, **kwargs)
+
+            setattr(graph, method, followed)
 
     def text(self, target: Any, call: Any, arguments: dict[str, Any]) -> str | None:
         """The range of a call with these arguments; None of what is no point of the target."""
@@ -128,15 +137,14 @@ class Annotations:
     def _planned(self, holder: Any, method: str, target: Any, call: Any) -> None:
         """A method that computes what another planned, and that one; both by all names that their class has for them."""
         annotations, own = self, {name: vars(holder)[name] for name in (method, call.plan)}
-        signature = inspect.signature(own[call.plan])
+        names = Names(own[call.plan])
         kept, in_range = f"_ncuflow_{target.name}", self.run
 
         @functools.wraps(own[call.plan])
         def plan(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
             vars(wrapper)[kept] = None
             made = own[call.plan](wrapper, *args, **kwargs)
-            told = named(signature, wrapper, args, kwargs)
-            vars(wrapper)[kept] = annotations.text(target, call, told)
+            vars(wrapper)[kept] = annotations.text(target, call, names.of((wrapper, *args), kwargs))
             return made
 
         @functools.wraps(own[method])
@@ -152,20 +160,25 @@ class Annotations:
 
     def _function(self, function: Callable[..., Any], target: Any, call: Any) -> Callable[..., Any]:
         """A function whose own arguments tell the shape; told once for arguments of the same shapes."""
-        signature, texts, run = inspect.signature(function), dict[Any, str | None](), self.run
-        order = [*signature.parameters]
+        names, texts, run = Names(function), dict[Any, str | None](), self.run
+        order = names.order
         told = [(order.index(name), name) for name in call.tells if name in order]
+        only, (at, name) = len(told) == 1, told[0] if told else (0, "")
 
         @functools.wraps(function)
         def annotated(*args: Any, **kwargs: Any) -> Any:
             n = len(args)
-            key = (*[_shape(args[at] if at < n else kwargs.get(name)) for at, name in told],)
+            if only:  # most calls: without a loop
+                value = args[at] if n > at else kwargs.get(name)
+                key = _shape(value)
+            else:
+                key = tuple([_shape(args[at] if at < n else kwargs.get(name)) for at, name in told])
             try:
                 text = texts[key]
             except KeyError:
                 if len(texts) >= MOST_KEYS:
                     texts.clear()
-                text = self.text(target, call, named(signature, None, args, kwargs))
+                text = self.text(target, call, names.of(args, kwargs))
                 texts[key] = text
             return function(*args, **kwargs) if text is None else run(text, function, args, kwargs)
 
@@ -190,23 +203,28 @@ class Annotations:
             Path(self.folder, f"{os.getpid()}.json").write_text(json.dumps(rows), encoding="utf-8")
 
 
-def named(signature: inspect.Signature, owner: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Arguments by name, with defaults, those of ``**kwargs`` among them."""
-    bound = signature.bind(*(() if owner is None else (owner,)), *args, **kwargs)
-    bound.apply_defaults()
-    found = dict(bound.arguments)
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            found |= found.pop(parameter.name)
-    return found
+class Names:
+    """The names of a function's parameters, and their defaults: what binds hundreds of calls a step has to be quick."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        every = inspect.signature(function).parameters.values()
+        placed = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self.order = [one.name for one in every if one.kind in placed]
+        self.defaults = {one.name: one.default for one in every if one.default is not one.empty}
+
+    def of(self, args: Any, kwargs: Any) -> dict[str, Any]:
+        """Arguments by name, those of ``**kwargs`` among them."""
+        return {**self.defaults, **dict(zip(self.order, args, strict=False)), **kwargs}
 
 
 def _shape(value: Any) -> Any:
     """What of an argument tells one shape from another: of a tensor its shape and type, of other things their value."""
-    try:
-        return value.shape, value.dtype
-    except AttributeError:
-        return tuple(map(_shape, value)) if isinstance(value, tuple | list) else value
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return shape, value.dtype
+    if isinstance(value, SEVERAL):
+        return tuple(map(_shape, value))
+    return value if isinstance(value, PLAIN) else None
 
 
 class Finder:
