@@ -151,7 +151,7 @@ def test_the_page_has_a_map_and_every_choice(machine, raced):
     text = (machine / "page.html").read_text()
     assert '<td class="c0"><a href="#thrice_auto_n2">how=fast</a><small>2.50 times' in text
     assert all(f"error: {one.reason}" in text for one in some(_errors(raced[2])))
-    assert "<script" not in text
+    assert text.count("<script") == 1  # the page's own, for its tables as CSV
 
 
 def _errors(found: Advice) -> list[Any]:

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import ncuflow
 from conftest import ROOT, some_by_default
 
 RECORDED = ROOT / "recordings/h200/0.7.2/default"
@@ -56,7 +55,8 @@ def test_a_verb_that_reads_needs_no_posix(words: tuple[str, ...], tmp_path: Path
     command = [sys.executable, "-c", RUN, *words]
     env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     how = {"cwd": tmp_path, "capture_output": True, "text": True, "env": env, "check": False}
-    found, plain = subprocess.run(command, **how), ncuflow(*words, cwd=tmp_path)
+    found = subprocess.run(command, **how)
+    plain = subprocess.run([sys.executable, "-m", "ncuflow", *words], **how)
     assert (found.returncode, found.stdout) == (plain.returncode, plain.stdout), found.stderr
     assert found.stderr == plain.stderr
     assert found.stdout or (tmp_path / "page.html").stat().st_size > 100_000

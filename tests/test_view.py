@@ -462,7 +462,7 @@ def test_the_verb_writes_one_file_that_asks_for_nothing(tmp_path, monkeypatch, c
     assert dispatch(["view", str(DEEP)]) == 0
     (made,) = tmp_path.iterdir()
     text = made.read_text(encoding="utf-8")
-    assert made.name == "deep.html" and "deep.html" in capsys.readouterr().out
+    assert made.name == "deep.html" and "deep.html" in capsys.readouterr().err
     assert "default-src 'none'" in text and '<link rel="icon" href="data:,">' in text
     # No path of the machine that the page was made on.
     assert all(str(DEEP.parent.parent) not in json.dumps(value) for value in blocks(text).values())
