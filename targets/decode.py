@@ -381,6 +381,15 @@ TARGET = Target(
             where="kv_heads < qo_heads and backend in ('auto', 'fa2') and batch > 1",
             ignoring=("backend",),
         ),
+        Choice(
+            "cores_single",
+            "CUDA cores or tensor cores, GQA, one sequence",
+            "cores",
+            "cuda",
+            "tensor",
+            where="kv_heads < qo_heads and backend in ('auto', 'fa2') and batch == 1",
+            ignoring=("backend",),
+        ),
         Choice("decode_backend", "fa2 or fa3 on tensor cores", "backend", "fa2", "fa3"),
         Choice(
             "decode_trtllm",

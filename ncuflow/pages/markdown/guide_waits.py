@@ -139,6 +139,7 @@ def hot_kernels(deep: list[Kernel], index: Any, version: str | None) -> list[Con
     return out
 
 
+SAME_LAUNCH = "the same launch"  # of both sides of all pairs, which say nothing of the choice
 HOST = "host_launch_us"  # what shortens it may lengthen the kernels, which stand beside it
 METRICS = {
     "time_cold_us": "cold time",
@@ -188,7 +189,7 @@ def _choice(choice: Choice, results: Results) -> Context:
         "summary": counted,
         "fared": counted
         and (
-            "the same launch"
+            SAME_LAUNCH
             if _same(choice, first, results)
             else fared(counted) + _turned(choice, first, results)
         ),

@@ -112,7 +112,9 @@ def report_context(results: Mapping[str, Results], sections: Mapping[str, Contex
     return {
         "choices": [choice for choice in changing if choice in free + fixed],
         "further": len(changing) - len(free + fixed),
-        "alike": len(shown) - len(changing),
+        "alike": len(
+            [c for c in shown if c not in changing and c["fared"] != guide_waits.SAME_LAUNCH]
+        ),
         "first": (shown_rows := [row for row in rows if row["group"] != LOST])[:MOST_TO_TRY],
         "cut": max(0, len(shown_rows) - MOST_TO_TRY),
         "says": conclusion(results, sections, rows),
@@ -144,8 +146,7 @@ def conclusion(
 ) -> Context:
     """What this evidence says as a whole.
 
-    verdicts: points by verdict; nearest, furthest: the best points nearest to and furthest from the highest rate measured
-    here, None below two; won, lost, untried: rows to try; plans: quotients of plan() and the kernel's time by point.
+    verdicts: points by verdict; nearest: the best point nearest to the highest rate measured here, None below two; won, lost, untried: rows to try; plans: quotients of plan() and the kernel's time by point.
     """
     points = [p for found in results.values() for p in found["points"] if p["status"] == "ok"]
     verdicts = Counter(p["measurement"].get("verdict") for p in points)
@@ -166,7 +167,6 @@ def conclusion(
         "ceiling": CEILING,
         "latency": LATENCY,
         "nearest": rated[-1] if len(rated) > 1 else None,
-        "furthest": rated[0] if len(rated) > 1 else None,
         "won": by_group[WON],
         "lost": by_group[LOST],
         "untried": by_group[UNTRIED],
