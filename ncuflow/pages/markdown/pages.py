@@ -146,7 +146,8 @@ def conclusion(
 ) -> Context:
     """What this evidence says as a whole.
 
-    verdicts: points by verdict; nearest: the best point nearest to the highest rate measured here, None below two; won, lost, untried: rows to try; plans: quotients of plan() and the kernel's time by point.
+    verdicts: points by verdict; nearest: the best point nearest to the highest rate measured here, None below two; won, lost,
+    untried: rows to try; plans: quotients of plan() and the kernel's time by point.
     """
     points = [p for found in results.values() for p in found["points"] if p["status"] == "ok"]
     verdicts = Counter(p["measurement"].get("verdict") for p in points)
