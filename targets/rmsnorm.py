@@ -545,8 +545,8 @@ TARGET = Target(
             shown="the call takes the host {host_launch_us}, its CuTe DSL kernel {time_hot_us}",
             where="norm == pdl == 'auto' and info_implementation == 'CuTe DSL' and host_launch_us > time_hot_us",
             symbol=_READ,
-            change="`FLASHINFER_USE_CUDA_NORM=1` before FlashInfer is imported, for all norms of the process, of which those of "
-            "many rows then take longer, where the GPU waits for the host; in a CUDA graph nothing does",
+            change="`FLASHINFER_USE_CUDA_NORM=1` before FlashInfer is imported, where the GPU waits for the host, which in a "
+            "CUDA graph it does not; it is for all norms of the process, and those of many rows then take longer",
             choice="norm",
             metric="step_us",
         ),
