@@ -330,6 +330,7 @@ def _opportunity(one: MeasuredOpportunity, target: str, index: Any) -> Context:
         "changed_at": "" if one.effect or not one.elsewhere else _placed(one.elsewhere[0].at(label).at, label),
         "calls": f"; slower outside a CUDA graph at `{_worst(one.calls).base_point.split('/', 1)[1]}`" if one.calls else "",
         "patch": one.effect is None and bool(one.elsewhere) and one.elsewhere[0].source.startswith(CHANGES),
+        "on_host": _on_its_host(one.effect),
         "pairs": len(one.effects),
         "turned": turned(one.elsewhere) if one.effect else "",
         "spread": ranged(over) if (over := summary(one.effects)) else "",
