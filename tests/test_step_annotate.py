@@ -50,6 +50,7 @@ class BatchDecodeWithPagedKVCacheWrapper:
     def __init__(self, use_tensor_cores=False): self._use_tensor_cores = use_tensor_cores
     def plan(self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size, *more, **kwargs):
         print("plan")
+        self._plan_info = [1]
         return "planned"
     begin_forward = plan
     def run(self, q, cache): print("run"); return q
@@ -76,8 +77,9 @@ w.run("profiled", None)
 torch.profiling = False
 w.plan(T([2], values=[0, 2]), None, T([1], values=[8]), 32, 8, 128, 16, pos_encoding_mode="ROPE_LLAMA")
 w.run("refused", None)
-w.plan = lambda *args: None  # an engine's own
-w.run("replaced", None)
+w.plan(pages, None, last, 32, 8, 128, 16)
+w._plan_info = [1]  # planned again by a function of the engine's, for other lengths
+w.run("replanned", None)
 x = T([128, 4096], "torch.bfloat16")
 assert rmsnorm(x, T([4096])) is x
 rmsnorm(x, T([4096]), eps=1e-5)

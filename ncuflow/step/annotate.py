@@ -25,6 +25,7 @@ from typing import Any
 
 ENGINE, VARIABLE = "flashinfer", "NCUFLOW_ANNOTATE"
 PLAIN, SEVERAL = (int, float, str), (tuple, list)  # bool is an int
+PLANNED, NOTHING = "_plan_info", (None, None)  # where FlashInfer's wrappers keep what plan() made
 MOST_KEYS = 4096  # shapes of a call that are remembered
 SITE = """import importlib, importlib.machinery, importlib.util, os, sys
 here = os.path.dirname(os.path.abspath(__file__))
@@ -104,9 +105,8 @@ class Annotations:
         except RefusedError as error:
             self.refused[f"{call.name}: {error}"] += 1
             return None
-        except (
-            Exception
-        ) as error:  # an argument of another FlashInfer's; the call itself is the engine's
+        # An argument of another FlashInfer's, for one: the call itself is the engine's.
+        except Exception as error:
             self.refused[f"{call.name}: {type(error).__name__}: {error}"[:200]] += 1
             return None
         text = f"{target.name}({', '.join(f'{name}={value}' for name, value in params.items())})"
@@ -142,15 +142,17 @@ class Annotations:
 
         @functools.wraps(own[call.plan])
         def plan(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
-            vars(wrapper)[kept] = None
             made = own[call.plan](wrapper, *args, **kwargs)
-            vars(wrapper)[kept] = annotations.text(target, call, names.of((wrapper, *args), kwargs))
+            text = annotations.text(target, call, names.of((wrapper, *args), kwargs))
+            vars(wrapper)[kept] = text, vars(wrapper).get(PLANNED)
             return made
 
         @functools.wraps(own[method])
         def run(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
-            text = vars(wrapper).get(kept)
-            if text is None or call.plan in vars(wrapper):  # an engine's plan() in place of this
+            own_state = vars(wrapper)
+            text, planned = own_state.get(kept, NOTHING)
+            # Engines plan by functions of their own as well: what such a plan computes is not told.
+            if text is None or planned is not own_state.get(PLANNED):
                 return own[method](wrapper, *args, **kwargs)
             return in_range(text, own[method], (wrapper, *args), kwargs)
 

@@ -208,7 +208,10 @@ def shape_text(one: KernelOfStep) -> str:
     known = one.shape.candidates
     if not known:
         return (one.shape.refusal or "") if one.shape.target else ""
-    words = " ".join(f"{name}={value}" for name, value in known[0].items())
+    first = sorted(
+        known[0].items(), key=lambda one: isinstance(one[1], str)
+    )  # sizes: the rest may be cut
+    words = " ".join(f"{name}={value}" for name, value in first)
     count = len(known) + one.shape.candidates_left_out
     return f"{count} candidates: {words}, …" if count > 1 else words
 
