@@ -49,7 +49,7 @@ def test_a_recording_holds_the_evidence_and_a_manifest(evidence: Path, tmp_path:
     assert manifest["provenance"]["tier"] == "C" and manifest["provenance"]["recording"] == "h200"
     assert manifest["date"] == "2026-11-20T00:00:00Z"
     assert manifest["targets"] == {"decode": {"b1a2b3c4d": ["decode/B1"]}}
-    assert manifest["commands"] == {"decode/b1a2b3c4d/sweep.json": ["ncu", "--nvtx"]}
+    assert "--nvtx" not in str(manifest)  # a command is said once, in its capture's record
     files = ("points.json", "sweep.json", "timing.jsonl.xz", "trace.sqlite.xz")
     assert sorted(manifest["files"]) == [*(f"{BATCH}/{name}" for name in files), "environment.json"]
     stored = lzma.decompress((target / "decode/b1a2b3c4d/trace.sqlite.xz").read_bytes())

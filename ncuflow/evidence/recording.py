@@ -24,7 +24,7 @@ from ncuflow.io import (
     scratch,
     write_json,
 )
-from ncuflow.model import DEEP, PAIRS, REPORTS
+from ncuflow.model import DEEP, PAIRS
 from ncuflow.origin import now
 from ncuflow.parsers import lines, reader, tables
 from ncuflow.private import find_path, find_secret, patterns
@@ -209,24 +209,17 @@ def is_packed(path: Path) -> bool:
 
 
 def make_manifest(evidence: Path, stage: Path, name: str) -> JsonObject:
-    """Provenance, commands, targets → batches → points, the sha256 of each stored file, and a digest of it all."""
+    """Provenance, targets → batches → points, the sha256 of each stored file, and a digest of it all."""
     origin = manifest.provenance(evidence)
     made = {
         "name": name,
         "provenance": {**origin, "tier": "C", "recording": name},
         "date": origin.get("date") or now(),
         "recorded": now(),
-        "commands": commands(evidence),
         "targets": batches(evidence),
         "files": manifest.checksums(stage),
     }
     return manifest.sealed(made)
-
-
-def commands(evidence: Path) -> dict[str, list[str]]:
-    """{record: command} of every capture record."""
-    paths = (path for tool in REPORTS for path in sorted(evidence.glob(f"*/*/{tool}.json")))
-    return {str(path.relative_to(evidence)): read_json(path).get("command", []) for path in paths}
 
 
 def batches(evidence: Path) -> dict[str, dict[str, list[str]]]:
