@@ -241,7 +241,7 @@ def _host_bound(row: Measurement) -> bool:
 
 def _graph(results: Results, waiting: Collection[str]) -> Context | None:
     """How much longer kernels took in a CUDA graph, of 1, at the most of its pairs; at how many points one pays, at how many by a
-    pair of their own; for how many of those at which the call takes longer nothing tells it. None where no pair was measured."""
+    pair of their own; at how many of those whose call takes longer nothing tells it, at how many not. None without pairs."""
     found = graph(results)
     if found.longer is None:
         return None
@@ -253,6 +253,7 @@ def _graph(results: Results, waiting: Collection[str]) -> Context | None:
         "pays": len(pays),
         "own": len(own),
         "unknown": len(unknown),
+        "lost": sum(found.pays.get(point) is False for point in waiting),
     }
 
 
