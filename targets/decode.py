@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ncuflow.target import attention, fa2
+from ncuflow.target import attention, fa2, trtllm
 from ncuflow.target.attention import LENGTHS, lengths, plan_info
 from ncuflow.target.contract import (
     Choice,
@@ -270,6 +270,7 @@ TARGET = Target(
         launches=fa2.decode_launches,
         splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, p["kv_len"]),
         shapes=fa2.decode_shapes,
+        named=trtllm.GENERATION,
         finishers=(attention.MERGE.name,),
         tells=lambda p: {n: p[n] for n in ("qo_heads", "kv_heads", "head_dim") if n in p},
     ),

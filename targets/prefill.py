@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ncuflow.target import attention, fa2, reference
+from ncuflow.target import attention, fa2, reference, trtllm
 from ncuflow.target.attention import FA3, LENGTHS, lengths, plan_info
 from ncuflow.target.contract import Choice, Opportunity, Option, Target, Work, uneven
 from ncuflow.target.inputs import (
@@ -395,6 +395,7 @@ TARGET = Target(
             p, kernel, argument, p["seq_len"] + p["cached"], p["seq_len"]
         ),
         shapes=fa2.prefill_shapes,
+        named=trtllm.CONTEXT,
         finishers=(attention.MERGE.name,),
     ),
     build=Build(

@@ -38,6 +38,7 @@ class MadeTrace:
     def kernel(
         self, name: str, us: float, grid: tuple[int, ...], block: tuple[int, ...], *, idle: float = 0, shared: int = 0,
         dims: list[list[int]] | None = None, stream: int = 7, correlation: int | None = None, op: str = "aten::mm",
+        types: list[str] | None = None,
     ) -> MadeTrace:  # fmt: skip
         """One kernel, ``idle`` us after what ran before it: the host asks for it as late as that."""
         self.number += 1
@@ -53,7 +54,7 @@ class MadeTrace:
         self._add("kernel", name, start, us, 0, stream, args)
         if dims:
             shapes = {"External id": self.number, "Input Dims": dims}
-            shapes["Input type"] = ["c10::Half"] * 2
+            shapes["Input type"] = types or ["c10::Half"] * 2
             self._add("cpu_op", op, call - 1, 0.5, 10, 10, shapes)
         if correlation is None:
             self.call("cudaLaunchKernel", call, 0.5, number)

@@ -877,7 +877,7 @@ def test_every_shape_of_the_recorded_engine_is_right_or_refused(recorded_engine,
         calls = [call for step in own for call in step["calls"]]
         for row in some(of.kernels):
             if row.shape is None or not row.shape.candidates:
-                assert row.shape is None or row.shape.refusal
+                assert row.shape is None or row.shape.refusal or row.shape.operands
                 continue
             known_params = [c["params"] for c in calls if c["target"] == row.shape.target]
             told.add((of.kind, of.replayed, row.shape.target))

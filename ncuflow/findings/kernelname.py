@@ -176,6 +176,48 @@ def _computed(arguments: Sequence[Argument]) -> Iterator[Argument]:
                     yield Argument(name + suffix, str(compute(number)), meaning)
 
 
+# --- names by public schemes ----------------------------------------------------------------
+
+SAYING = 1 << 11  # characters of a name that says so
+_SCHEMES = Path(__file__).with_name("schemes.yaml")
+# Types as the schemes write them, and the letters of cuBLAS's.
+_TYPES = {
+    "E4m3": "fp8", "E5m2": "e5m2", "E2m1": "nvfp4", "MxE4m3": "mxfp8", "MxE2m1": "mxfp4", "Bfloat16": "bf16", "Fp16": "f16",
+    "Fp32": "f32", "bfloat16_t": "bf16", "half_t": "f16", "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16", "__half": "f16",
+    "half": "f16", "c10::BFloat16": "bf16", "c10::Half": "f16", "float": "f32",
+}  # fmt: skip
+_LETTERS = {"h": "f16", "t": "bf16", "s": "f32", "q": "fp8"}
+_AXES = ("m", "n", "k")
+
+
+@cache
+def built(demangled: str) -> dict[str, str]:
+    """What a name says by a public scheme: types, tile, stages and more, in its order; {} of a name of none."""
+    name = canonical(demangled[:SAYING])
+    for pattern in _schemes().values():
+        if found := pattern.search(name):
+            said = {key.strip("_"): value for key, value in found.groupdict().items() if value}
+            return _joined({key: _TYPES.get(value, value) for key, value in said.items()})
+    return {}
+
+
+def _joined(said: dict[str, str]) -> dict[str, str]:
+    """A tile's sides as one word, and cuBLAS's letters of types as types."""
+    for of in ("tile", "cluster"):
+        sides = [said.pop(f"{of}_{axis}") for axis in _AXES if f"{of}_{axis}" in said]
+        if len(sides) > 1:
+            said[of] = "x".join(sides)
+    letters = said.pop("types", "")
+    if letters and set(letters) <= {*_LETTERS}:
+        said |= {"type": _LETTERS[letters[0]], "output": _LETTERS[letters[-1]]}
+    return said
+
+
+@cache
+def _schemes() -> dict[str, re.Pattern[str]]:
+    return {name: re.compile(text) for name, text in read_yaml(_SCHEMES).items()}
+
+
 # --- what a kernel does in a step, and whose it is -------------------------------------------
 
 OTHER = "other"
@@ -217,8 +259,11 @@ def targets_of(short: str) -> list[Target]:
         one
         for one in known().values()
         if not one.generic
-        and short
-        in (*(k.name for k in one.source.kernels), *one.rules.kernels, *one.rules.finishers)
+        and (
+            short
+            in (*(k.name for k in one.source.kernels), *one.rules.kernels, *one.rules.finishers)
+            or (one.rules.named and re.fullmatch(one.rules.named, short))
+        )
     ]
 
 

@@ -44,6 +44,8 @@ class ShapeOfLaunch(AnswerPart):
     """The reason why there is no shape."""
     certain: Params = Field(default_factory=dict)
     """For a refused shape, the parameters that are known."""
+    operands: str | None = None
+    """What is known of the sizes where no target counts the kernel: the tensors of its operator, or the bytes of a copy."""
 
 
 class RoofOfLaunch(AnswerPart):
@@ -63,6 +65,16 @@ class RoofOfLaunch(AnswerPart):
     """The least and the most of the ceiling that the launch reached, %. Of operands that the kernels before wrote, as much as
     L2 holds may never have come from DRAM; above 100 either they did not, or the product that the ceiling was measured with
     reaches less."""
+
+
+class ReasonOfLaunch(AnswerPart):
+    """Why a launch has no roof."""
+
+    why: str
+    """What is not known of it."""
+    would: Literal["nothing", "shapes", "lengths", "rule"]
+    """What would give it one: nothing (no trace has it), the profiler's shapes, what --known or an annotation says of lengths
+    and heads, or a rule that ncuflow does not have."""
 
 
 class NearestPoint(AnswerPart):
@@ -111,6 +123,10 @@ class KernelOfStep(AnswerPart):
     """The shape of the launch; null for what is no kernel."""
     roof: RoofOfLaunch | None = None
     """How far it was from the roof; null without a shape or a ceiling."""
+    reason: ReasonOfLaunch | None = None
+    """Why it has no roof; null where it has one, or finishes the call of a kernel that has."""
+    built: dict[str, str] = Field(default_factory=dict)
+    """What the name says of how it was built, by its public naming scheme: types, tile, stages and more."""
     nearest: NearestPoint | None = None
     """The nearest recorded point; null where no point of its target is recorded."""
 
@@ -124,6 +140,14 @@ class FamilyOfStep(AnswerPart):
     """The time of its kernels, µs."""
     share: float
     """The share of the step's time on the GPU, %."""
+    launches: float = 0
+    """How many launches it has."""
+    roofed_pct: float = 0.0
+    """The share of its time that has a roof, %."""
+    roof_pct: tuple[float, float] | None = None
+    """The least and the most of the ceiling that this part reached, weighted by time, %; at most 100."""
+    gain_pct: float | None = None
+    """The most that other choices for its kernels would bring, % of the step; null where none was measured."""
 
 
 class GapsOfStep(AnswerPart):
@@ -244,5 +268,9 @@ class StepAnswer(Displayed, Answer):
     """What is missing or was left out, and how to record it."""
     family_pct: float
     """The share of the GPU's time in steps whose family is known, %."""
+    roof_pct: float = 0.0
+    """The share of the kernels' time that has a roof, %."""
+    unmendable_pct: float = 0.0
+    """The share that has none for a reason that no trace could mend, %."""
     shape_pct: float | None
     """The share of the time of FlashInfer's kernels in steps that has a shape or a reason why not, %; null without any."""

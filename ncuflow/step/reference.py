@@ -24,9 +24,11 @@ from ncuflow.model import Ceilings, Results
 from ncuflow.origin import remedy
 from ncuflow.race.record import Relative
 from ncuflow.step.record import GainOfStep, NearestPoint, RoofOfLaunch
-from ncuflow.target.contract import Choice, Target
+from ncuflow.target.contract import Choice, Target, Work
 from ncuflow.target.launch import Params
 
+# Types with scales by blocks, and the one at whose rate tensor cores multiply them.
+SCALED = {"nvfp4": "fp4", "mxfp4": "fp4", "mxfp8": "fp8"}
 TENSOR = {"attention", "GEMM", "MoE"}  # families whose FLOPs are those of tensor cores
 # What these read besides are weights and caches, between whose uses a step reads more than L2 holds; operands of all others the
 # kernels before have just written.
@@ -141,7 +143,8 @@ class Machine:
         """Of tensor cores for a type, or of CUDA cores in fp32."""
         kind = dtype if tensor else "fp32"
         measured = self.found["measured"]["tensor_tflops"].get(kind) if tensor else None
-        return _ceiling(measured, self.found["datasheet"]["tflops"].get(kind), 1e12, "TFLOPS")
+        sheet = self.found["datasheet"]["tflops"].get(SCALED.get(kind, kind))
+        return _ceiling(measured, sheet, 1e12, "TFLOPS")
 
 
 def _ceiling(
@@ -163,8 +166,7 @@ def roof(
     machine: Machine,
     alone: bool = False,
 ) -> RoofOfLaunch | None:
-    """Of a call that took so long; None without a ceiling, or where the target cannot count its work. alone: from a cold L2; in a
-    step as much as L2 holds of the operands that other kernels wrote may never come from DRAM."""
+    """Of a call that took so long; None without a ceiling, or where the target cannot count its work. alone: from a cold L2."""
     works = []
     for params in candidates:
         try:
@@ -172,17 +174,32 @@ def roof(
             works.append((target.work(whole), str(whole.get("dtype", "f16"))))
         except (ValueError, KeyError, TypeError, ZeroDivisionError):
             return None
+    cuda = any(p.get("cores") == "cuda" for p in candidates)
+    return roof_of(works, us, family, machine, alone, tensor=family in TENSOR and not cuda)
+
+
+def roof_of(
+    works: Sequence[tuple[Work, str]],
+    us: float,
+    family: str,
+    machine: Machine,
+    alone: bool = False,
+    tensor: bool = False,
+) -> RoofOfLaunch | None:
+    """Of works, each with its type. In a step as much as L2 holds of the operands that other kernels wrote may never come from
+    DRAM; alone they do."""
     dram = machine.dram
     if not works or dram is None or us <= 0:
         return None
-    percents, ceiling, bound = [], dram, "DRAM"
-    tensor = family in TENSOR and not any(p.get("cores") == "cuda" for p in candidates)
+    percents, ceiling, bound, top = [], dram, "DRAM", 0.0
     for work, dtype in works:
         peak = machine.flops(tensor, dtype)
         least = work.bytes / dram.rate
         computing = work.flops / peak.rate if peak else 0.0
-        if peak and computing > least:
-            ceiling, bound = peak, "tensor cores" if tensor else "CUDA cores"
+        if max(least, computing) >= top:  # that of the most work is told
+            top, computes = max(least, computing), peak and computing > least
+            ceiling = peak if peak and computes else dram
+            bound = ("tensor cores" if tensor else "CUDA cores") if computes else "DRAM"
         warm = 0 if alone or family in COLD else machine.l2_bytes
         percents += [
             max(moved / dram.rate, computing) / (us * 1e-6) * 100

@@ -31,6 +31,7 @@ RANGE = re.compile(r"\b(?P<target>\w++)\((?P<params>\w++=[^()]*+)\)")
 CALLED = re.compile(r"\b\w++::\w++")
 SIZES = "sizes = [["
 DUMP = "the dump"
+FINISHES = "it finishes the call before it"
 
 
 @dataclass(frozen=True)
@@ -165,18 +166,23 @@ def _by_target(
     target: Target, short: str, one: Launched, facts: KnownFacts, hosts: Sequence[Host], graph: bool
 ) -> Shape:
     if short in target.rules.finishers:
-        return Shape(
-            target, source="the launch", refusal="it finishes the call before it", finishes=True
-        )
+        return Shape(target, source="the launch", refusal=FINISHES, finishes=True)
     if one.grid is None or one.block is None:
         return Shape(target, refusal="the trace has no grid and block for it that a GPU launches")
     if target.rules.shapes is None:
         return Shape(target, refusal=f"no rule of {target.name} tells a shape from this launch")
     name = kernelname.canonical(one.name)
-    decoded = kernelname.decode(one.name)
+    decoded, built = kernelname.decode(one.name), kernelname.built(one.name)
     dynamic = one.shared if one.dynamic is None else one.dynamic
     seen = LaunchSignature(
-        short, decoded.value, one.grid, one.block, dynamic, name, graph, facts.values
+        short,
+        lambda of: decoded.value(of) or built.get(of),
+        one.grid,
+        one.block,
+        dynamic,
+        name,
+        graph,
+        facts.values,
     )
     try:
         candidates = list(target.rules.shapes(seen))

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from ncuflow.findings import kernelname
-from ncuflow.findings.kernelname import COPY, FLASHINFER, OTHER
+from ncuflow.findings.kernelname import FLASHINFER, OTHER
 from ncuflow.format import with_unit
 from ncuflow.gpu.table import Device, device, product
 from ncuflow.io import BadInput
-from ncuflow.parsers.timeline import KERNEL, UNSAID, Launched, Timeline
+from ncuflow.parsers.timeline import KERNEL, MEMSET, UNSAID, Launched, Operator, Timeline
 from ncuflow.record import quartiles
-from ncuflow.step import detection, reference, shapes
+from ncuflow.step import counted, detection, reference, shapes
+from ncuflow.step import rows as rows_of
 from ncuflow.step.detection import DECODE, StepSpan
 from ncuflow.step.record import (
-    FamilyOfStep,
     GainOfStep,
     KernelOfStep,
     ShapeOfLaunch,
@@ -30,12 +30,20 @@ from ncuflow.step.record import (
     StepGroup,
     StepTimes,
 )
-from ncuflow.step.reference import CallsOfStep, Machine, RacedShapes, Reference, nearest, roof
+from ncuflow.step.reference import (
+    CallsOfStep,
+    Machine,
+    RacedShapes,
+    Reference,
+    nearest,
+    roof,
+    roof_of,
+)
+from ncuflow.step.rows import share_pct
 from ncuflow.step.shapes import KnownFacts, Shape
 from ncuflow.target.launch import Params
 from ncuflow.target.rules import Host
 
-MOST_CANDIDATES = 12
 # of FlashInfer, whose launch rules are tried: a trace does not say its own
 VERSIONS = ((0, 7), (0, 6))
 US = 1e-3
@@ -80,8 +88,10 @@ class Summary:
             recording=self.held.name,
             host_slowed=self.host_slowed,
             problems=self._problems(),
-            family_pct=_share_pct(kernels, [one.family != OTHER for one in kernels]) or 0.0,
-            shape_pct=_share_pct(ours, [_is_told(one.shape) for one in ours]),
+            family_pct=share_pct(kernels, [one.family != OTHER for one in kernels]) or 0.0,
+            roof_pct=share_pct(kernels, [rows_of.has_roof(one) for one in kernels]) or 0.0,
+            unmendable_pct=share_pct(kernels, [rows_of.unmendable(one) for one in kernels]) or 0.0,
+            shape_pct=share_pct(ours, [rows_of.is_told(one.shape) for one in ours]),
         )
 
     @cached_property
@@ -189,6 +199,7 @@ class Summary:
         rows = self.timeline.rows
         plans = detection.planned(self.timeline, mine)
         kernels, gains = self._kernels(step, time, mine)
+        ranked = reference.ranked(gains)
         first = [int(rows["start"][one.rows[0]]) for one in steps]
         together = {*numbers}
         periods = [first[n + 1] - first[n] for n in numbers if n + 1 in together]
@@ -212,9 +223,9 @@ class Summary:
                 "dependent_us": None if time.dependent is None else round(time.dependent, 3),
                 "exposed_communication_us": round(time.exposed_communication, 3),
                 "plan_us": None if plans[middle] is None else round(plans[middle] or 0.0, 3),
-                "families": _families(kernels, time.span),
+                "families": rows_of.families(kernels, ranked, time.span),
                 "kernels": kernels,
-                "gains": reference.ranked(gains),
+                "gains": ranked,
             }
         )
 
@@ -277,14 +288,9 @@ class Summary:
     ) -> tuple[list[KernelOfStep], list[GainOfStep]]:
         rows = self.timeline.rows
         facts, ranges = self._facts(step), self._ranges(step)
-        keys = list(
-            zip(
-                rows["what"][step.rows].tolist(),
-                ranges,
-                rows["operator"][step.rows].tolist(),
-                strict=True,
-            )
-        )
+        what, operators = (rows[name][step.rows].tolist() for name in ("what", "operator"))
+        sizes = self._sizes(step)
+        keys = list(zip(what, ranges, operators, sizes, strict=True))
         places: dict[Any, list[int]] = defaultdict(list)
         for place, key in enumerate(keys):
             places[key].append(place)
@@ -297,6 +303,7 @@ class Summary:
         gains: list[GainOfStep] = []
         medians = self._medians(alike)
         apart = Counter((key[0], key[2]) for key in places)
+        routed = self._routed(keys)
         for key, at in places.items():
             one, shape = self.timeline.kinds[key[0]], found[key]
             own = float(time.own[at].sum())
@@ -304,7 +311,10 @@ class Summary:
             sole = apart[key[0], key[2]] == 1
             each = medians[key[0], key[2]] if sole else float(np.median(length[at]))
             graph = bool(graphs[at].any())
-            row = _row(one, shape, graph, length[at], own, each, time.span)
+            row = rows_of.row(one, shape, graph, length[at], own, each, time.span)
+            operator = None if key[2] == UNSAID else self.timeline.shapes[key[2]]
+            if not (shape and (shape.target or shape.finishes)):
+                self._counted(row, one, operator, key[3], routed.get(key[2]))
             if shape and shape.target and not shape.finishes:
                 whole = np.zeros(len(time.own))
                 whole[calls.get(key, at)] = time.own[calls.get(key, at)]
@@ -320,9 +330,53 @@ class Summary:
                     partial(self._roofed, row, shape, one_us),
                 )
                 gains += self._gains(row, shape, spent)
+            row.reason = rows_of.reason(
+                row, self.machine.dram is not None, operator and operator.name
+            )
             kernels.append(row)
         kernels.sort(key=lambda row: -row.time_us)
         return kernels, gains
+
+    def _sizes(self, step: StepSpan) -> list[int]:
+        """For each row the bytes of what is copied or filled on the GPU; 0 of others."""
+        whole = [one.kind == MEMSET or one.name == counted.DEVICE for one in self.timeline.kinds]
+        rows = self.timeline.rows
+        mine = np.array(whole, dtype=bool)[rows["what"][step.rows]]
+        found: list[int] = np.where(mine, rows["bytes"][step.rows], 0).tolist()
+        return found
+
+    def _routed(self, keys: Sequence[Any]) -> dict[int, counted.Routed | None]:
+        """By the operator, what is known of its mixture of experts."""
+        launched: dict[int, set[Launched]] = defaultdict(set)
+        for what, _, operator, _ in keys:
+            if operator != UNSAID:
+                launched[operator].add(self.timeline.kinds[what])
+        shapes_of = self.timeline.shapes
+        return {number: counted.routed(shapes_of[number], of) for number, of in launched.items()}
+
+    def _counted(
+        self,
+        row: KernelOfStep,
+        one: Launched,
+        operator: Operator | None,
+        size: int,
+        routed: counted.Routed | None,
+    ) -> None:
+        """Put the roof into a row that is of no target, by what is known of its bytes."""
+        if one.kind != KERNEL:
+            found = counted.of_copy(one, size)
+        elif operator is not None:
+            found = counted.of_operator(operator) or counted.of_experts(one, operator, routed)
+        else:
+            found = None
+        if found is None:
+            return
+        works = [(work, found.dtype) for work in found.works]
+        tensor = bool(found.works[0].flops)
+        row.roof = roof_of(works, row.each_us, row.family, self.machine, tensor=tensor)
+        row.shape = ShapeOfLaunch(
+            target=None, candidates=[], source=found.source, operands=found.words
+        )
 
     def _medians(self, steps: Sequence[StepSpan]) -> dict[tuple[int, int], float]:
         """us of the median launch in these steps, by what was launched and its operator."""
@@ -379,15 +433,19 @@ class Summary:
         mine = mine[np.argsort(ranges["start"][mine], kind="stable")]
         return ranges["start"][mine], ranges["end"][mine], ranges["name"][mine]
 
-    def _shape(self, key: tuple[int, int, int], facts: KnownFacts, graph: bool) -> Shape | None:
+    def _shape(
+        self, key: tuple[int, int, int, int], facts: KnownFacts, graph: bool
+    ) -> Shape | None:
         """The shape of a kernel's launch; None of what is no kernel."""
-        what, name, operator = key
+        what, name, operator, _ = key
         one = self.timeline.kinds[what]
         if one.kind != KERNEL:
             return None
         if _REDUCES.search(one.name):
-            why = "it finishes the call before it"
-            return Shape(None, refusal=why, source="the launch", finishes=True)
+            return Shape(None, refusal=shapes.FINISHES, source="the launch", finishes=True)
+        if operator != UNSAID:
+            said = counted.heads(self.timeline.shapes[operator])
+            facts = facts.joined(said, f"the shapes of {self.timeline.shapes[operator].name}")
         launched = shapes.of_launch(one, facts, self.hosts, graph)
         if name != UNSAID:
             text = self.timeline.texts[name]
@@ -406,12 +464,10 @@ class Summary:
         targets = kernelname.targets_of(kernelname.decode(one.name).name)
         if stated.target in targets:
             return True
-        multiplies = (
-            not stated.target
-            or not stated.target.source.kernels
-            or stated.target.rules.shapes is None
-        )
-        return not targets and multiplies and kernelname.family(one.name) == "GEMM"
+        if targets or stated.target is None:
+            return False
+        own = {kernelname.family(kernel.name) for kernel in stated.target.source.kernels}
+        return kernelname.family(one.name) in (own or {"GEMM"})
 
     def _measured(self, row: KernelOfStep, shape: Shape, call_us: float) -> None:
         """Put the roof and the nearest point into a row of a known shape; call_us: of one call."""
@@ -448,50 +504,6 @@ def _gained(slack: detection.HostSlack, own: np.ndarray, share: float) -> float:
     return slack.gained(own * share)
 
 
-def _row(
-    one: Launched,
-    shape: Shape | None,
-    graph: bool,
-    lengths: np.ndarray,
-    own: float,
-    each: float,
-    span: float,
-) -> KernelOfStep:
-    """The launches of a kernel that are alike. lengths: of each, in us; own: of all, where nothing else ran; each: of one."""
-    is_kernel = one.kind == KERNEL
-    return KernelOfStep(
-        name=kernelname.bare(one.name) if is_kernel else one.name,
-        demangled=one.name,
-        family=kernelname.family(one.name) if is_kernel else COPY,
-        owner=kernelname.owner(one.name) if is_kernel else None,
-        launches=len(lengths),
-        time_us=round(own, 3),
-        each_us=round(each, 3),
-        longest_us=round(float(lengths.max()), 3),
-        share=round(100 * own / span, 2) if span else 0.0,
-        grid=one.grid,
-        block=one.block,
-        graph=graph,
-        shape=_recorded(shape) if shape else None,
-    )
-
-
-def _recorded(shape: Shape) -> ShapeOfLaunch:
-    kept = shape.candidates[:MOST_CANDIDATES]
-    return ShapeOfLaunch(
-        target=shape.target.name if shape.target else None,
-        candidates=[dict(one) for one in kept],
-        candidates_left_out=len(shape.candidates) - len(kept),
-        source=shape.source,
-        refusal=shape.refusal,
-        certain=dict(shape.certain),
-    )
-
-
-def _is_told(shape: ShapeOfLaunch | None) -> bool:
-    return shape is not None and bool(shape.candidates or shape.refusal)
-
-
 def _between(value: tuple[int, int]) -> str:
     return str(value[0]) if value[0] == value[1] else f"{value[0]}–{value[1]}"
 
@@ -500,22 +512,3 @@ def _spread(values: np.ndarray) -> StepTimes:
     q25, median, q75 = quartiles(values.tolist())
     found = {"median": median, "q25": q25, "q75": q75, "least": values.min(), "most": values.max()}
     return StepTimes(**{name: round(float(value), 3) for name, value in found.items()})
-
-
-def _families(kernels: Sequence[KernelOfStep], span: float) -> list[FamilyOfStep]:
-    spent: dict[str, float] = defaultdict(float)
-    for one in kernels:
-        spent[one.family] += one.time_us
-    return [
-        FamilyOfStep(
-            family=name, time_us=round(us, 3), share=round(100 * us / span, 2) if span else 0.0
-        )
-        for name, us in sorted(spent.items(), key=lambda found: -found[1])
-    ]
-
-
-def _share_pct(kernels: Sequence[KernelOfStep], which: Sequence[bool]) -> float | None:
-    """The share of kernels' time, in %, that is of such ones; None of no time."""
-    whole = sum(one.time_us for one in kernels)
-    part = sum(one.time_us for one, such in zip(kernels, which, strict=True) if such)
-    return round(100 * part / whole, 2) if whole else None

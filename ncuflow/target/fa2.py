@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 
 from ncuflow.format import with_unit
+from ncuflow.target import trtllm
 from ncuflow.target.attention import HOPPER, PAGED, RAGGED, lengths
 from ncuflow.target.inputs import FP8, ITEMSIZE
 from ncuflow.target.launch import Params
@@ -243,6 +244,9 @@ def decode_shapes(seen: LaunchSignature) -> Iterator[Params]:
     A launch says how many chunks there are, and that is alike for all long caches.
     """
     said: Params
+    if seen.kernel.startswith(trtllm.PREFIX):
+        yield from trtllm.decode_shapes(seen)
+        return
     if seen.kernel == "BatchDecodeWithPagedKVCacheKernel":
         group, dim = seen.number("bdy"), seen.number("bdx") * seen.number("vec_size")
         kv_heads = seen.grid[1]
@@ -279,6 +283,9 @@ def prefill_shapes(seen: LaunchSignature) -> Iterator[Params]:
 
     Of several prompts that read more of the cache than their own tokens, how much each does is not said.
     """
+    if seen.kernel.startswith(trtllm.PREFIX):
+        yield from trtllm.prefill_shapes(seen)
+        return
     layout = _LAYOUTS.get(seen.kernel)
     if layout is None:
         raise UnsaidError("no rule tells the shape of this prefill from its launch")

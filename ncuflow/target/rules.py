@@ -219,6 +219,7 @@ class Rules:
     described  a kernel's name for people, where its template arguments do not tell it
     shapes     the parameters that a launch of its kernels may have had, each of several; raises UnsaidError where none tells
     kernels    that its calls launch beside those of its source
+    named      a pattern of the names of kernels of its that say by themselves what they were built for
     finishers  kernels that are no call's first: they finish what the kernel before them began
     tells      what parameters say of the other launches of a step, by the names of ``LaunchSignature.known``
     operators  the parameters of a framework's operator: its name, and the shapes and types of its inputs; None of another's
@@ -229,6 +230,7 @@ class Rules:
     described: Callable[[str], str | None] = lambda kernel: None
     shapes: Callable[[LaunchSignature], Iterator[Params]] | None = None
     kernels: tuple[str, ...] = ()
+    named: str = ""
     finishers: tuple[str, ...] = ()
     tells: Callable[[Params], Mapping[str, int]] = lambda p: {}
     operators: Callable[[str, Sequence[Sequence[int]], Sequence[str]], Params | None] = (
