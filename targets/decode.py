@@ -426,7 +426,11 @@ TARGET = Target(
     options=(
         Option("use_tensor_cores", "the wrapper; another module", _WRAPPER, "cores_grouped", _NAME),
         Option(
-            "backend", "the wrapper, on tensor cores", attention.CHOSEN, "decode_backend", _NAME
+            "backend",
+            "plan(), on tensor cores: fa2, of 8 bits by GPU",
+            _WRAPPER,
+            "decode_backend",
+            _NAME,
         ),
         Option("kv_data_type", "compile time, a module of its own", _KERNEL, "decode_kv"),
         Option(
@@ -528,7 +532,7 @@ TARGET = Target(
             # places stay empty in the attention kernel alone
             bound="blocks_pct / 100 * main_pct / 100",
             symbol=Symbol(_ESTIMATED, "attention/scheduler.cuh"),
-            change="lower the least chunk; kernels gain, and outside a CUDA graph the host is longer",
+            change="lower the least chunk; kernels gain, outside a CUDA graph the host can be longer",
             trial="decode-shorter-chunks",
         ),
     ),

@@ -503,7 +503,7 @@ TARGET = Target(
             metric="step_us",
         ),
         Opportunity(
-            what="a CUDA graph, or fusion into the cache append",
+            what="a CUDA graph",
             shown="the call takes the host {host_launch_us}, its kernel {time_hot_us}",
             where="inplace and host_launch_us > time_hot_us",
             bound="1 - time_hot_us / step_us",

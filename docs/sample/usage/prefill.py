@@ -15,7 +15,7 @@ kv_indices = torch.arange(batch * pages, **ints)
 last_page_len = torch.full((batch,), page_size, **ints)
 
 workspace = torch.zeros(128 << 20, dtype=torch.uint8, device="cuda")
-wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend="fa2")
+wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
 wrapper.plan(  # on the host, once for all layers of a step
     qo_indptr,
     kv_indptr,

@@ -204,7 +204,11 @@ def _further(main: Kernel, limit: OccupancyLimit, gpu: str) -> str | None:
         "registers": f"registers {registers} → {fewer}",
         "shared memory": f"shared memory {si(shared, 'B')} → {si(less, 'B')}",
     }
-    return ", ".join(needs.get(name, f"more {name}") for name, n in now.items() if n < more)
+    said = [needs.get(name, f"more {name}") for name, n in now.items() if n < more]
+    places = limit.blocks * (main["metrics"].get("sm_count") or 0)
+    if (main["grid_size"] or 0) <= places:  # every block of the grid has its place already
+        said.append("more blocks")
+    return ", ".join(said)
 
 
 def calls(points: Sequence[Point]) -> Context | None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ncuflow.evidence.points import NOT_CAPTURED
 from ncuflow.evidence.provenance import together
@@ -24,6 +25,7 @@ from ncuflow.pages import Context
 from ncuflow.pages.context.section import Findings, target_section, title
 from ncuflow.pages.markdown import guide, guide_waits
 from ncuflow.pages.markdown.rendering import environment, single_spaced, text
+from ncuflow.target.contract import known
 
 CAPTURED = {
     "timing": "times",
@@ -61,12 +63,20 @@ def page_context(page: str, findings: Findings, target: str | None) -> Context:
     if page == "final-report":
         context["report"] = report_context(findings.targets, context["targets"])
         context["report"] |= {
-            "jit": context["jit"] or elsewhere(),
+            "jit": (measured_jit := context["jit"] or elsewhere()),
+            "unbuilt": _unbuilt(findings.targets, measured_jit),
             "built": stored.optional(findings.evidence / "build.json"),
         }
     if page == "kernel-dev-guide":
         context |= guide.context(findings, context["targets"])
     return context
+
+
+def _unbuilt(targets: Iterable[str], jit: Mapping[str, Any]) -> list[str]:
+    """The modules of these targets whose compilation can be measured and was not."""
+    measured = {row["module"] for row in jit["summary"] if row["cold_s"] is not None}
+    declared = [one.name for name in targets if (of := known().get(name)) for one in of.build.jit]
+    return [name for name in declared if name not in measured]
 
 
 def _not_captured(targets: Mapping[str, Results]) -> list[tuple[str, list[str], str]]:
