@@ -23,11 +23,21 @@ from ncuflow.target.inputs import (
     TORCH_DTYPES,
     gathered,
     quantised,
+    scaled,
     torch_dtype,
 )
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor
 from ncuflow.target.rules import Rules
-from ncuflow.target.source import Backend, Build, Declaration, Jit, Source, Symbol, no_backend
+from ncuflow.target.source import (
+    Backend,
+    Build,
+    Declaration,
+    Jit,
+    Source,
+    Symbol,
+    no_backend,
+    rival,
+)
 
 BLOCK = 128  # elements of K, and of N for a weight, that share a scale
 CHECKED_ROWS = 1024  # of the output, compared with the reference
@@ -65,6 +75,26 @@ _NEWER = (*_BLACKWELL, "11.0", "12.0", "12.1")
 _ADA = ("8.9", "9.0", *_NEWER)
 _AMPERE = ("8.0", "8.6", "8.7", *_ADA)
 _TINY = ("9.0", "10.0", "10.3", *_NEWER[3:])
+_DEEPGEMM = Backend(
+    "deepgemm",
+    ("9.0",),
+    Declaration("gen_fp8_blockscale_gemm_sm90_module", "jit/gemm/fp8_blockscale.py"),
+)
+# Beside FlashInfer's what a user would call instead: torch, whose products are cuBLASLt's and, of segments, CUTLASS's.
+TORCH = "torch"
+
+
+def _torch(*capabilities: str) -> Backend:
+    return Backend(TORCH, capabilities, rival=("torch", "nvidia-cublas"))
+
+
+# FlashInfer's kernels for the products of a router, of at most 16 rows, by (k, n): the call, whether its product is float32
+ROUTERS = {
+    (7168, 128): ("mm_M1_16_K7168_N128", False),
+    (7168, 256): ("mm_M1_16_K7168_N256", True),
+    (6144, 256): ("mm_M1_16_K6144_N256", True),
+}
+ROUTED_ROWS = 16
 CALLS = {
     "mm": GemmApi(  # mm_bf16
         ("bf16",),
@@ -73,8 +103,18 @@ CALLS = {
                 "mm_bf16", cublaslt=_AMPERE, cudnn=_AMPERE, tinygemm=_TINY, cutlass=_BLACKWELL
             ),
             *_of_base("gemm", tgv=_BLACKWELL),
+            Backend(
+                "router",
+                ("9.0", *_BLACKWELL),
+                Declaration("_mm_M1_16_K7168_N256_shape_checks", "gemm/routergemm.py"),
+            ),
+            _torch(),
         ),
         default="cudnn",
+    ),
+    "mm_fp8": GemmApi(
+        (FP8,),
+        (*_of_base("mm_fp8", cublas=_ADA, cudnn=_ADA, cutlass=_NEWER), _torch(*_ADA)),
     ),
     "bmm": GemmApi(  # bmm_fp8
         (FP8,), _of_base("bmm_fp8", cublas=_ADA, cudnn=_ADA), batched=True, default="cublas"
@@ -88,20 +128,35 @@ CALLS = {
         (
             Backend("sm90", ("9.0",), Declaration("gen_gemm_sm90_module", "jit/gemm/core.py")),
             Backend("sm80"),
+            _torch("9.0", "10.x"),
         ),
         batched=True,
     ),
-    "blockscale": GemmApi(  # fp8_blockscale_gemm_sm90
+    "blockscale": GemmApi((FP8,), (_DEEPGEMM,)),  # fp8_blockscale_gemm_sm90
+    "groupwise": GemmApi(  # the same of activations in fp8; elsewhere gemm_fp8_nt_groupwise
+        (FP8,),
+        (
+            _DEEPGEMM,
+            *_of_base(
+                "gemm_fp8_nt_groupwise", cutlass=(*_BLACKWELL, "12.0", "12.1"), trtllm=_BLACKWELL
+            ),
+            _torch("9.0"),
+        ),
+    ),
+    "grouped": GemmApi(  # group_gemm_fp8_nt_groupwise
         (FP8,),
         (
             Backend(
-                "deepgemm",
-                ("9.0",),
-                Declaration("gen_fp8_blockscale_gemm_sm90_module", "jit/gemm/fp8_blockscale.py"),
+                "cutlass",
+                (*_BLACKWELL, "12.0", "12.1"),
+                Declaration("_check_group_gemm_fp8_nt_groupwise_problem_size", "gemm/gemm_base.py"),
             ),
         ),
+        batched=True,
     ),
 }
+# Whose matrices are in fp8 with a scale for each 128 elements of a row, and for each 128 x 128 of a weight.
+_SCALED = ("blockscale", "groupwise", "grouped")
 BACKENDS = tuple(dict.fromkeys(name for call in CALLS.values() for name in call.names))
 
 
@@ -120,7 +175,12 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return f"{variant} is computed by {', '.join(call.names)}, not by {p['backend']}"
     if p["batch"] > 1 and not call.batched:
         return f"{variant} is one product, not a batch of {p['batch']}"
-    if variant == "blockscale" and (p["k"] % BLOCK or p["n"] % BLOCK):
+    if p["backend"] == "router" and (p["k"], p["n"]) not in ROUTERS:
+        sizes = ", ".join(f"{k} by {n}" for k, n in ROUTERS)
+        return f"the router's kernels are for weights of {sizes}"
+    if p["backend"] == "router" and p["m"] > ROUTED_ROWS:
+        return f"the router's kernels take at most {ROUTED_ROWS} rows"
+    if variant in _SCALED and (p["k"] % BLOCK or p["n"] % BLOCK):
         return f"blocks are of {BLOCK} elements: neither {p['n']} nor {p['k']} may have a rest"
     if p["dtype"] in BLOCK_ELEMENTS:
         tile = BLOCK_ELEMENTS[p["dtype"]] * SCALE_TILE[1]
@@ -166,12 +226,20 @@ def work(p: Params) -> Work:
         )
     item = 1 if p["dtype"] == FP8 else 2
     wide = 2 if p["variant"] == "blockscale" else item  # of its activations, which it rounds itself
-    scales = 4 * (n // BLOCK) * (k // BLOCK) if p["variant"] == "blockscale" else 0
+    scales = 4 * p["batch"] * (n // BLOCK) * (k // BLOCK) if p["variant"] in _SCALED else 0
+    scales += 4 * rows * (k // BLOCK) if p["variant"] in _SCALED[1:] else 0
     return Work(
         flops=2 * rows * n * k,
-        bytes=rows * k * wide + p["batch"] * n * k * item + rows * n * 2 + scales,
+        bytes=rows * k * wide + p["batch"] * n * k * item + written(p) + scales,
         convention="ncuflow: 2*M*N*K; both matrices as they are given and the product once",
     )
+
+
+def written(p: Params) -> int:
+    """Bytes of the product."""
+    wide = p["backend"] == "router" and ROUTERS.get((p["k"], p["n"]), ("", False))[1]
+    size: int = p["batch"] * p["m"] * p["n"] * (4 if wide else 2)
+    return size
 
 
 def prepare(p: Params, seed: int = 0) -> Launch:
@@ -179,12 +247,13 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     import torch
 
     inputs = Inputs(TARGET.point_id(p), seed)
-    blocks = p["dtype"] in BLOCK_ELEMENTS
+    blocks = p["dtype"] in BLOCK_ELEMENTS or p["variant"] in _SCALED[1:]
     given = torch.bfloat16 if blocks else torch_dtype(p["dtype"])
     activations = torch.bfloat16 if p["variant"] == "blockscale" else given
     x = inputs.normal(p["batch"], p["m"], p["k"], dtype=activations)
     weight = inputs.normal(p["batch"], p["n"], p["k"], dtype=given)
-    out = torch.empty(p["batch"], p["m"], p["n"], dtype=torch.bfloat16, device=x.device)
+    kind = torch.float32 if written(p) > 2 * p["batch"] * p["m"] * p["n"] else torch.bfloat16
+    out = torch.empty(p["batch"], p["m"], p["n"], dtype=kind, device=x.device)
     rows = inputs.rows(p["m"], max(2, CHECKED_ROWS // p["batch"]))
     made = _CALLS[p["variant"]](p, inputs, x, weight, out)
     left, right = made.values or (x, weight)
@@ -192,30 +261,98 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     def expected() -> tuple[Tensor]:
         return (reference.product(gathered(left, (slice(None), rows)), right, made.scale, BLOCK),)
 
+    def product() -> Tensor:
+        return out if made.product is None else made.product[0].view_as(out)
+
     return Launch(
         run=made.run,
-        output=lambda: (out[:, rows],),
+        output=lambda: (product()[:, rows],),
         reference=expected,
         tolerance=ROUNDED_INSIDE if p["variant"] == "blockscale" else TOLERANCE["bf16"],
-        buffers=lambda: (out,),
+        buffers=lambda: (product(),),
+        allocates=made.product is not None,
+        info=rival(TARGET.backends, p),
     )
 
 
 class Made(NamedTuple):
-    """A call; the scales of the weight's blocks, or the values of both matrices where they are no tensors of their own."""
+    """A call; the scales of the weight's blocks, or the values of both matrices where they are no tensors of their own; the
+    product of the last run in a list, where the call allocates it."""
 
     run: Callable[[], None]
     scale: Tensor | None = None
     values: tuple[Tensor, Tensor] | None = None
+    product: list[Tensor] | None = None
 
 
 def _mm(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
     import flashinfer
+    import torch
 
-    function = _of(flashinfer, "mm_bf16")
     # the weight is [n, k] and passed as [k, n], which FlashInfer calls column major
     a, b, c = x[0], weight[0].T, out[0]
+    if p["backend"] == TORCH:
+        return Made(lambda: torch.mm(a, b, out=c))
+    if p["backend"] == "router":
+        routed = _of(flashinfer.gemm, ROUTERS[p["k"], p["n"]][0])
+        return Made(lambda: routed(a, b, c))
+    function = _of(flashinfer, "mm_bf16")
     return Made(lambda: function(a, b, out=c, backend=p["backend"]))
+
+
+def _mm_fp8(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
+    import flashinfer
+    import torch
+
+    a, w, c = x[0], weight[0], out[0]
+    one = torch.ones((), dtype=torch.float32, device=x.device)
+    if p["backend"] == TORCH:
+        return Made(lambda: torch._scaled_mm(a, w.T, one, one, out_dtype=c.dtype, out=c))
+    function = _of(flashinfer, "mm_fp8")
+    return Made(lambda: function(a, w, one, c.dtype, c, backend=p["backend"]))
+
+
+def _groupwise(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
+    """Of matrices that were quantised before: activations by rows of 128, the weight by 128 x 128, as engines keep them."""
+    import torch
+    from flashinfer import gemm
+
+    left, right = scaled(x[0], (1, BLOCK)), scaled(weight[0], (BLOCK, BLOCK))
+    a, w, c = left.elements, right.elements, out[0]
+    values = (left.values[None], right.values[None])
+    if p["backend"] == "deepgemm":
+        # its kernels read them by columns of whole fours, whatever the shape that the call's description gives
+        padded = torch.zeros(p["k"] // BLOCK, -(-p["m"] // 4) * 4, device=x.device)
+        padded[:, : p["m"]] = left.scales.T
+        hopper = _of(gemm, "fp8_blockscale_gemm_sm90")
+        return Made(lambda: hopper(a, w, padded, right.scales, out=c), values=values)
+    columns = left.scales.T.contiguous()  # [k / 128, m]
+    if p["backend"] == TORCH:
+        by = {"out_dtype": c.dtype, "out": c}
+        return Made(
+            lambda: torch._scaled_mm(a, w.T, columns.T, right.scales.T, **by), values=values
+        )
+    function, settings = _of(gemm, "gemm_fp8_nt_groupwise"), {"out": c, "backend": p["backend"]}
+    if p["backend"] == "cutlass":
+        settings["scale_major_mode"] = "K"
+        return Made(lambda: function(a, w, left.scales, right.scales, **settings), values=values)
+    turned = right.scales.T.contiguous()
+    return Made(lambda: function(a, w, columns, turned, **settings), values=values)
+
+
+def _grouped(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
+    import torch
+    from flashinfer import gemm
+
+    function = _of(gemm, "group_gemm_fp8_nt_groupwise")
+    left, right = scaled(x, (1, BLOCK)), scaled(weight, (BLOCK, BLOCK))
+    first = torch.arange(p["batch"] + 1, dtype=torch.int32, device=x.device) * p["m"]
+    rows, scales, result = (t.flatten(0, 1) for t in (left.elements, left.scales, out))
+    given = (rows, right.elements, scales, right.scales, first)
+    return Made(
+        lambda: function(*given, scale_major_mode="K", out=result),
+        values=(left.values, right.values),
+    )
 
 
 def _blocks(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
@@ -251,6 +388,14 @@ def _segment(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) 
     import torch
     from flashinfer import SegmentGEMMWrapper
 
+    if p["backend"] == TORCH:
+        ends = torch.arange(1, p["batch"] + 1, dtype=torch.int32, device=x.device) * p["m"]
+        flat, transposed, last = x.flatten(0, 1), weight.transpose(-2, -1), [out.flatten(0, 1)]
+
+        def allocating() -> None:
+            last[0] = torch._grouped_mm(flat, transposed, offs=ends)
+
+        return Made(allocating, product=last)
     workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.int8, device=x.device)
     wrapper = SegmentGEMMWrapper(workspace, backend=p["backend"])
     whole: dict[str, Any] = {"dtype": torch.int64, "device": x.device}
@@ -280,6 +425,9 @@ def _blockscale(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tenso
 
 _CALLS: dict[str, Callable[..., Made]] = {
     "mm": _mm,
+    "mm_fp8": _mm_fp8,
+    "groupwise": _groupwise,
+    "grouped": _grouped,
     "mm_mxfp8": _blocks,
     "mm_fp4": _blocks,
     "bmm": _bmm,
@@ -304,6 +452,10 @@ def modules(p: Params) -> list[Any]:
     if p["dtype"] in BLOCK_ELEMENTS:
         return []
 
+    if p["backend"] == "router":
+        from flashinfer.jit.dsv3_optimizations import gen_dsv3_router_gemm_module
+
+        return [gen_dsv3_router_gemm_module()]
     if p["backend"] == "tinygemm":
         from flashinfer.jit.tinygemm2 import gen_tinygemm2_module
 
@@ -369,10 +521,10 @@ TARGET = Target(
     tuned=tuned,
     backends=tuple(dict.fromkeys(one for call in CALLS.values() for one in call.backends)),
     # cuBLAS does; of the others no trace tells
-    stops_tracing=lambda p: True if p["backend"].startswith("cublas") else None,
+    stops_tracing=lambda p: True if p["backend"].startswith(("cublas", TORCH)) else None,
     memory=lambda p: 4 * work(p).bytes + WORKSPACE_BYTES,  # float32 copies of the reference
     work=work,
-    written=lambda p: 2 * p["batch"] * p["m"] * p["n"],
+    written=written,
     prepare=prepare,
     rules=Rules(operators=operators),
     build=Build(generate=modules, jit=(Jit("gemm", "flashinfer.gemm.gemm_base:get_gemm_module"),)),
@@ -384,6 +536,10 @@ TARGET = Target(
             "python_fp4": "flashinfer.gemm.mm_fp4",
             "python_segment": "flashinfer.gemm.SegmentGEMMWrapper",
             "python_blockscale": "flashinfer.gemm.fp8_blockscale_gemm_sm90",
+            "python_groupwise": "flashinfer.gemm.gemm_fp8_nt_groupwise",
+            "python_grouped": "flashinfer.gemm.group_gemm_fp8_nt_groupwise",
+            "python_fp8": "flashinfer.gemm.mm_fp8",
+            "python_router": "flashinfer.gemm.mm_M1_16_K7168_N256",
             "jit": "flashinfer.jit.gemm.core.gen_gemm_module",
             "binding": "csrc/flashinfer_gemm_binding.cu",
         },
@@ -391,6 +547,7 @@ TARGET = Target(
             Symbol("tinygemm_kernel", ""),
             Symbol("device_kernel", ""),
             Symbol("fp8_gemm_kernel", ""),
+            Symbol("router_gemm_kernel", "gemm/dsv3_router_gemm.cuh"),
         ),
         sources=("bmm_fp8.cu", "group_gemm.cu", "flashinfer_gemm_binding.cu"),
     ),
@@ -400,6 +557,20 @@ TARGET = Target(
         Choice("gemm_fp8_cudnn", "cuBLAS or cuDNN, fp8", "backend", "cublas", "cudnn"),
         Choice(
             "gemm_segment", "Segments by Hopper's or Ampere's kernel", "backend", "sm90", "sm80"
+        ),
+        Choice("gemm_router", "tinygemm or the router's own", "backend", "tinygemm", "router"),
+        Choice("gemm_torch", "cuBLASLt, or torch.mm", "backend", "cublaslt", TORCH),
+        Choice("gemm_fp8_torch", "cuBLAS, or torch._scaled_mm", "backend", "cublas", TORCH),
+        Choice(
+            "gemm_groupwise_torch", "DeepGEMM, or torch._scaled_mm", "backend", "deepgemm", TORCH
+        ),
+        Choice("gemm_segment_torch", "Segments, or torch._grouped_mm", "backend", "sm90", TORCH),
+        Choice(
+            "gemm_quantised",
+            "Activations rounded by the call, or before it",
+            "variant",
+            "blockscale",
+            "groupwise",
         ),
         Choice(
             "gemm_fp8",

@@ -14,33 +14,53 @@ from ncuflow.target.attention import FA3, LENGTHS, lengths, plan_info
 from ncuflow.target.contract import Choice, Opportunity, Target, Work, uneven
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, PageTable, page_table, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
-from ncuflow.target.source import Build, Jit, Source, Symbol, no_backend
+from ncuflow.target.source import Backend, Build, Jit, Source, Symbol, no_backend
 from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine, Workload
 
 LATENT, POSITION = 512, 64  # elements per token: DeepSeek's, the ones that FlashInfer is built for
 SCALE = 1 / math.sqrt(128 + POSITION)  # of a head of 128 elements before its projection is absorbed
 HEADS = 128  # of DeepSeek V3
+# The wrapper takes each of them alike; FlashInfer declares by no function for which GPUs they are, but refuses in planning.
+_BLACKWELL = ("10.0", "10.3", "10.7")
+BACKENDS = (
+    FA3,
+    Backend("trtllm-gen", _BLACKWELL, downloaded=True),
+    Backend("cutlass", ("10.x",)),
+    Backend("cute-dsl", ("10.x",)),
+)
 _PLAN = Symbol("MLAPlan", "attention/scheduler.cuh")
 _HOPPER = Symbol("BatchMLAPageAttentionHopperKernel", "attention/mla_hopper.cuh")
 
 
 def point_id(p: Params) -> str:
-    """E.g. B32_L2048_H128_P64_bf16_fa3."""
-    length = attention.length_label(p, "kv_len")
-    return f"B{p['batch']}_L{length}_H{p['heads']}_P{p['page_size']}_{p['dtype']}_{p['backend']}"
+    """E.g. B32_L2048_H128_P64_bf16_fa3, and _Q4 of four tokens a sequence."""
+    length, several = (
+        attention.length_label(p, "kv_len"),
+        f"_Q{p['q_len']}" if p["q_len"] > 1 else "",
+    )
+    backend = p["backend"].replace("-", "_")
+    return (
+        f"B{p['batch']}_L{length}_H{p['heads']}_P{p['page_size']}_{p['dtype']}_{backend}{several}"
+    )
 
 
 def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
-    return no_backend((FA3,), p["backend"], gpu) or attention.length_refusal(p)
+    refused = no_backend(BACKENDS, p["backend"], gpu) or attention.length_refusal(p)
+    if refused is None and min(lengths(p, "kv_len")) < p["q_len"]:
+        return f"a sequence has fewer tokens than the {p['q_len']} of its query"
+    return refused
 
 
 def work(p: Params) -> Work:
-    """FLOPs: 2*T*H*(512 + 64 + 512), T the KV tokens of all sequences. Bytes: cache, q and o once."""
-    tokens, rows = sum(lengths(p, "kv_len")), p["batch"] * p["heads"]
+    """FLOPs: 2*T*H*(512 + 64 + 512), T the KV tokens that all queries see. Bytes: cache, q and o once."""
+    tokens, queries = sum(lengths(p, "kv_len")), p["q_len"]
+    rows = p["batch"] * queries * p["heads"]
     key = LATENT + POSITION
+    # a query sees its own token and those before it
+    seen = queries * tokens - p["batch"] * queries * (queries - 1) // 2
     return Work(
-        flops=2 * tokens * p["heads"] * (key + LATENT),
+        flops=2 * seen * p["heads"] * (key + LATENT),
         bytes=(tokens * key + rows * (key + LATENT)) * ITEMSIZE[p["dtype"]],
         convention="ncuflow: latent and position part of each token read once, q and o once",
     )
@@ -54,25 +74,26 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     inputs = Inputs(TARGET.point_id(p), seed)
     dtype, batch, heads = torch_dtype(p["dtype"]), p["batch"], p["heads"]
     found = lengths(p, "kv_len")
-    q, q_pe = (inputs.normal(batch, heads, dim, dtype=dtype) for dim in (LATENT, POSITION))
+    queries = batch * p["q_len"]
+    q, q_pe = (inputs.normal(queries, heads, dim, dtype=dtype) for dim in (LATENT, POSITION))
     table = page_table(inputs, batch, found, p["page_size"])
     shape = (len(table.indices), p["page_size"])
     cache, cache_pe = (inputs.normal(*shape, dim, dtype=dtype) for dim in (LATENT, POSITION))
     out = torch.empty_like(q)
     wrapper = BatchMLAPagedAttentionWrapper(attention.workspace(q), **asked(p)["wrapper"])
-    rows = torch.arange(batch + 1, dtype=torch.int32, device=q.device)
+    rows = torch.arange(batch + 1, dtype=torch.int32, device=q.device) * p["q_len"]
     tokens = torch.tensor(found, dtype=torch.int32, device=q.device)
 
     def plan() -> None:
         pages = (table.indptr, table.indices, tokens)
         sizes = (heads, LATENT, POSITION, p["page_size"])
-        wrapper.plan(rows, *pages, *sizes, False, SCALE, dtype, dtype)
+        wrapper.plan(rows, *pages, *sizes, p["q_len"] > 1, SCALE, dtype, dtype)
 
     plan()
     return Launch(
         run=lambda: wrapper.run(q, q_pe, cache, cache_pe, out=out),
         output=lambda: (out,),
-        reference=lambda: (_reference(q, q_pe, cache, cache_pe, table),),
+        reference=lambda: (_reference(q, q_pe, cache, cache_pe, table, p["q_len"]),),
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: (out,),
         plan=plan,
@@ -101,23 +122,30 @@ def module_arguments(p: Params) -> tuple[Any, ...]:
 
 
 def _reference(
-    q: Tensor, q_pe: Tensor, cache: Tensor, cache_pe: Tensor, table: PageTable
+    q: Tensor, q_pe: Tensor, cache: Tensor, cache_pe: Tensor, table: PageTable, queries: int
 ) -> Tensor:
     import torch
 
+    q, q_pe = (t.unflatten(0, (-1, queries)) for t in (q, q_pe))
     parts = []
-    for part, _ in table.steps(LATENT + POSITION):
+    for part, length in table.steps(LATENT + POSITION):
         keys, positions = (table.gather(of, part.start, part.stop) for of in (cache, cache_pe))
-        parts.append(reference.mla_decode(q[part], q_pe[part], keys, positions, SCALE))
-    return torch.cat(parts)
+        each = []
+        for i in range(queries):
+            seen = slice(max(0, length - queries + i + 1))
+            given = (q[part, i], q_pe[part, i], keys[:, seen], positions[:, seen])
+            each.append(reference.mla_decode(*given, SCALE))
+        parts.append(torch.stack(each, dim=1))
+    return torch.cat(parts).flatten(0, 1)
 
 
 def takes(entry: Entry) -> Block | None:
     """A case of a workload as a block of the sweep; None for one of another kernel."""
     match entry:
         case Routine("BatchMLAPagedAttentionWrapper"):
-            entry.only(s_qo=1, head_dim_ckv=LATENT, head_dim_kpe=POSITION)
+            entry.only(head_dim_ckv=LATENT, head_dim_kpe=POSITION)
             block = entry.numbers(heads="num_qo_heads") | entry.sequences("kv_len")
+            block |= {"q_len": entry.number("s_qo", 1)}
             return block | {"backend": entry.backend()}
         case Definition("mla_paged_decode", sizes):
             if (sizes.get("ckv", LATENT), sizes.get("kpe", POSITION)) != (LATENT, POSITION):
@@ -140,7 +168,13 @@ TARGET = Target(
         "heads": HEADS,  # query heads: all, 16 of one of its eight tensor-parallel ranks
         "page_size": 64,
         "dtype": "bf16",
-        "backend": ("auto", "fa2", "fa3"),  # FlashInfer's choice; fa3: sm_90 only
+        "backend": (
+            "auto",
+            "fa2",
+            "fa3",
+            *(one.name for one in BACKENDS[1:]),
+        ),  # FlashInfer's choice first
+        "q_len": 1,  # tokens of each sequence in the step: more than one where drafted tokens are verified
     },
     choices={"dtype": tuple(ITEMSIZE)},
     small={"batch": 1, "kv_len": 128},
@@ -149,15 +183,15 @@ TARGET = Target(
     free=lambda p: {"backend": "auto"},
     resolves=lambda p, capability: {"backend": "fa3" if capability == "9.0" else "fa2"},
     asked=asked,
-    backends=(FA3,),
+    backends=BACKENDS,
     # and all heads at a page that is begun, where the point has a rank's
     edges=lambda p: [
         *attention.length_edges(p, "kv_len"),
-        {"batch": 1, "heads": HEADS, "kv_len": p["page_size"] + 1, "lengths": "even"},
+        {"batch": 1, "heads": HEADS, "kv_len": p["page_size"] + 1, "lengths": "even", "q_len": 1},
     ],
     memory=lambda p: work(p).bytes + attention.WORKSPACE_BYTES,
     work=work,
-    written=lambda p: p["batch"] * p["heads"] * LATENT * ITEMSIZE[p["dtype"]],
+    written=lambda p: p["batch"] * p["q_len"] * p["heads"] * LATENT * ITEMSIZE[p["dtype"]],
     prepare=prepare,
     workload=Workload(takes=takes),
     build=Build(
@@ -178,6 +212,17 @@ TARGET = Target(
     compared=(
         Choice("mla_backend", "fa2 or fa3", "backend", "fa2", "fa3"),
         Choice("mla_auto", "fa2 or FlashInfer's choice", "backend", "fa2", "auto"),
+        *(
+            Choice(
+                f"mla_queries_{n}",
+                f"A step of one token a sequence, or of {n}",
+                "q_len",
+                1,
+                n,
+                given="traffic",
+            )
+            for n in (2, 4, 8)
+        ),
         Choice("mla_page", "Page size 64 or 1", "page_size", 64, 1),
         *uneven("mla_decode"),
     ),

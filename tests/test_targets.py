@@ -227,6 +227,18 @@ def test_what_a_target_does_not_write_passed_dram(name: str, finished: Finished)
         # activations of 16 bits, a weight of 8, and a scale of 4 bytes for each of its 2 x 3 blocks
         ("gemm", {"variant": "blockscale", "dtype": "fp8", "m": 4, "n": 256, "k": 384},
          2 * 4 * 256 * 384, 2 * 4 * 384 + 256 * 384 + 2 * 4 * 256 + 4 * 6),
+        # both in fp8: a scale for 128 elements of a row as well
+        ("gemm", {"variant": "groupwise", "dtype": "fp8", "m": 4, "n": 256, "k": 384},
+         2 * 4 * 256 * 384, 4 * 384 + 256 * 384 + 2 * 4 * 256 + 4 * (6 + 4 * 3)),
+        # a router's product is float32
+        ("gemm", {"m": 2, "n": 256, "k": 7168, "backend": "router"}, 4 * 256 * 7168, 2 * 258 * 7168 + 4 * 512),
+        # 3 tokens fall on 6 of 8 experts; 16 tokens on all
+        ("moe", {"tokens": 3, "hidden": 256, "intermediate": 128}, 6 * 6 * 256 * 128,
+         2 * 3 * 6 * 256 * 128 + 6 * 8 + 3 * 256 * 4),
+        ("moe", {"tokens": 16, "hidden": 256, "intermediate": 128, "dtype": "fp8"}, 6 * 32 * 256 * 128,
+         3 * 8 * 256 * 128 + 4 * 3 * 8 * 2 + 32 * 8 + 16 * 256 * 4),
+        ("moe", {"tokens": 16, "hidden": 256, "intermediate": 128, "spread": "one"}, 6 * 32 * 256 * 128,
+         2 * 3 * 2 * 256 * 128 + 32 * 8 + 16 * 256 * 4),
         # a byte or half a byte an element, and a byte for 32 or 16 of them
         ("gemm", {"variant": "mm_mxfp8", "dtype": "mxfp8", "m": 2, "n": 128, "k": 256},
          2 * 2 * 128 * 256, 130 * (256 + 8) + 2 * 2 * 128),
@@ -251,6 +263,9 @@ def test_what_a_target_does_not_write_passed_dram(name: str, finished: Finished)
         # MLA: 576 elements of a token are read once, 512 of them are the value too
         ("mla_decode", {"batch": 2, "kv_len": 100, "heads": 16}, 2 * 200 * 16 * 1088,
          2 * (200 * 576 + 2 * 16 * 1088)),
+        # 4 queries a sequence see 97 to 100 tokens, which are read once
+        ("mla_decode", {"batch": 2, "kv_len": 100, "heads": 16, "q_len": 4}, 2 * 2 * (97 + 98 + 99 + 100) * 16 * 1088,
+         2 * (200 * 576 + 8 * 16 * 1088)),
         ("kv_append", {"batch": 2, "append_len": 3}, 0, 2 * 6 * 2 * 8 * 128 * 2 + 6 * 8),
         ("kv_append", {"batch": 2, "append_len": 3, "variant": "mla"}, 0, 2 * 6 * 576 * 2 + 6 * 8),
         ("activation", {"tokens": 5, "hidden": 8}, 40, 3 * 40 * 2),
@@ -309,11 +324,14 @@ def test_work_of_known_cases(name: str, changes: dict[str, Any], flops: int, mov
         ("prefill", {"window": 1024, "causal": False}, H200, "under a causal mask"),
         ("mla_decode", {"backend": "fa3"}, A100, "fa3 needs compute capability 9.0"),
         ("mla_decode", {}, H200, None),
+        ("mla_decode", {"q_len": 8, "kv_len": 7}, H200, "fewer tokens than the 8"),
+        ("mla_decode", {"backend": "cutlass"}, H200, "cutlass needs compute capability 10.x"),
+        ("mla_decode", {"backend": "trtllm-gen", "q_len": 4}, B200, None),
         ("gdn_prefill", {}, A100, "measured on compute capability 9.0"),
         ("rmsnorm", {"variant": "layernorm"}, H200, "layernorm takes bf16 alone"),
         ("gemm", {}, H200, None),
         ("gemm", {"dtype": "fp8"}, H200, "mm multiplies bf16, not fp8"),
-        ("gemm", {"backend": "cublas"}, H200, "computed by cublaslt, cudnn, tinygemm, cutlass, tgv, not by cublas"),
+        ("gemm", {"backend": "cublas"}, H200, "by cublaslt, cudnn, tinygemm, cutlass, tgv, router, torch, not by cublas"),
         ("gemm", {"batch": 2}, H200, "not a batch of 2"),
         ("gemm", {"variant": "mm_fp4", "dtype": "nvfp4", "backend": "cutlass"}, B200, None),
         ("gemm", {"variant": "mm_fp4", "dtype": "nvfp4", "backend": "cutlass"}, H200, "needs compute capability 10.0,"),
@@ -332,6 +350,21 @@ def test_work_of_known_cases(name: str, changes: dict[str, Any], flops: int, mov
         ("gemm", {"variant": "segment", "backend": "sm90", "batch": 8}, A100, "sm90 needs compute"),
         ("gemm", {"variant": "bmm", "dtype": "fp8", "backend": "cublas"}, A100, "cublas needs compute capability 8.9, 9.0, "),
         ("gemm", {"variant": "blockscale", "dtype": "fp8", "backend": "deepgemm", "n": 200}, H200, "blocks are of 128 elements"),
+        ("gemm", {"variant": "groupwise", "dtype": "fp8", "backend": "cutlass"}, H200, "needs compute capability 10.0,"),
+        ("gemm", {"variant": "groupwise", "dtype": "fp8", "backend": "trtllm"}, B200, None),
+        ("gemm", {"variant": "grouped", "dtype": "fp8", "backend": "cutlass", "batch": 8}, H200, "cutlass needs compute"),
+        ("gemm", {"backend": "router"}, H200, "the router's kernels are for weights of 7168 by 128"),
+        ("gemm", {"backend": "router", "k": 7168, "n": 256}, H200, "at most 16 rows"),
+        ("gemm", {"backend": "router", "k": 7168, "n": 256, "m": 16}, H200, None),
+        ("gemm", {"backend": "torch"}, A100, None),
+        ("moe", {}, H200, None),
+        ("moe", {}, A100, "cutlass needs compute capability 8.9"),
+        ("moe", {"dtype": "fp8"}, B200, "CUTLASS's on 9.0 alone"),
+        ("moe", {"backend": "trtllm-gen", "dtype": "fp8"}, H200, "trtllm-gen needs compute capability 10.0"),
+        ("moe", {"backend": "trtllm-gen", "dtype": "fp8"}, B200, None),
+        ("moe", {"backend": "cute-dsl"}, B200, "cute-dsl needs compute capability 9.0"),
+        ("moe", {"backend": "mono", "dtype": "fp8"}, H200, "mono_moe has one shape"),
+        ("moe", {"backend": "torch", "dtype": "fp8"}, H200, "with weights of bf16, not fp8"),
         ("cascade", {"prefix": 100}, H200, "does not fill its pages of 16"),
         ("cascade", {"kv_heads": 5}, H200, "not a multiple of 5"),
         ("cascade", {"variant": "flat"}, A100, None),
@@ -812,6 +845,41 @@ def test_product_reference_scales_each_block_of_the_weight() -> None:
     CLOSE(reference.product(x, weight), np.einsum("bmk,bnk->bmn", x, weight))
     scaled = weight * scale.repeat(2, axis=0).repeat(2, axis=1)
     CLOSE(reference.product(x, weight, scale, 2), np.einsum("bmk,bnk->bmn", x, scaled))
+
+
+def test_experts_reference_sums_each_tokens_experts_by_their_shares() -> None:
+    x, share = DRAW((3, 4)), DRAW((3, 2))
+    matrices = [(DRAW((5, 4)), DRAW((5, 4)), DRAW((4, 5))) for _ in range(3)]
+    chosen = np.array([[2, 0], [0, 1], [2, 1]])
+    found = reference.experts(x, chosen, share, lambda e: matrices[e])
+    for token, (given, parts) in enumerate(zip(chosen, share, strict=True)):
+        expected = np.zeros(4)
+        for expert, part in zip(given, parts, strict=True):
+            gate, up, down = matrices[expert]
+            inner = (gate @ x[token]) / (1 + np.exp(-gate @ x[token])) * (up @ x[token])
+            expected += part * (down @ inner)
+        CLOSE(found[token], expected)
+
+
+@pytest.mark.parametrize("spread", ["even", "zipf", "one"])
+@pytest.mark.parametrize(
+    ("tokens", "experts", "top_k"), [(1, 8, 2), (3, 8, 8), (129, 128, 8), (4096, 8, 2)]
+)
+def test_every_token_has_its_experts_and_none_twice(
+    spread: str, tokens: int, experts: int, top_k: int
+) -> None:
+    sizes = {"tokens": tokens, "experts": experts, "top_k": top_k, "spread": spread}
+    target = load("moe")
+    module = sys.modules[target.prepare.__module__]
+    found = module.counts(params(target, **sizes))
+    assert sum(found) == tokens * top_k and len(found) == experts
+    assert all(0 <= n <= tokens for n in found)
+    if spread == "even":
+        assert max(found) - min(found) <= 1
+    if spread == "one":
+        assert found == [tokens] * top_k + [0] * (experts - top_k)
+    if spread == "zipf" and tokens >= experts > top_k:
+        assert found == sorted(found, reverse=True) and found[0] > found[-1]
 
 
 # --- inputs, where torch is installed -----------------------------------------------------------

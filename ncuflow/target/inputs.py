@@ -146,6 +146,26 @@ SCALE_TILE = (128, 4)  # rows and columns of scales
 _BIAS = 127  # of e8m0
 
 
+class Scaled(NamedTuple):
+    """Quantised elements, a scale for each block or tile of them, in order, and what both stand for, in float32."""
+
+    elements: Tensor
+    scales: Tensor
+    values: Tensor
+
+
+def scaled(x: Tensor, tile: tuple[int, int]) -> Scaled:
+    """A matrix [..., rows, k] in fp8, each tile (rows, columns) over its largest element's scale."""
+    import torch
+
+    split = x.float().unflatten(-1, (-1, tile[1])).unflatten(-3, (-1, tile[0]))
+    scale = (split.abs().amax((-3, -1)) / LARGEST).clamp(min=2.0**-60)
+    wide = scale[..., None, :, None]
+    elements = (split / wide).to(torch.float8_e4m3fn)
+    values = (elements.float() * wide).flatten(-2).flatten(-3, -2)
+    return Scaled(elements.flatten(-2).flatten(-3, -2), scale, values)
+
+
 class Blocks(NamedTuple):
     """A matrix [rows, k] in blocks.
 
@@ -188,20 +208,9 @@ def _nvfp4(x: Tensor) -> Blocks:
     return Blocks(found.elements, tiled(found.scales.view(torch.uint8)), found.values, whole)
 
 
-class Fours(NamedTuple):
-    """A tensor [..., k] in NVFP4 without a scale of the whole.
-
-    elements: uint8 [..., k / 2], two e2m1 a byte, the first in the lower bits; scales: e4m3 [..., k / 16], in order;
-    values: what they stand for, float32 [..., k].
-    """
-
-    elements: Tensor
-    scales: Tensor
-    values: Tensor
-
-
-def fours(x: Tensor) -> Fours:
-    """Each block over its largest's scale, rounded to e4m3."""
+def fours(x: Tensor) -> Scaled:
+    """A tensor [..., k] in NVFP4 without a scale of the whole: each block over its largest's scale, rounded to e4m3; two
+    e2m1 a byte of ``elements``, the first in the lower bits."""
     import torch
 
     blocks = x.float().unflatten(-1, (-1, BLOCK_ELEMENTS[NVFP4]))
@@ -213,7 +222,7 @@ def fours(x: Tensor) -> Fours:
     values = torch.where(sign, -known[code], known[code]) * scale.float()[..., None]
     nibbles = (code + 8 * sign).to(torch.uint8).flatten(-2)
     packed = nibbles[..., ::2] | nibbles[..., 1::2] << 4
-    return Fours(packed, scale, values.flatten(-2))
+    return Scaled(packed, scale, values.flatten(-2))
 
 
 def tiled(scales: Tensor) -> Tensor:

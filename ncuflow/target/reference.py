@@ -151,9 +151,35 @@ def product(x: Tensor, weight: Tensor, scale: Tensor | None = None, block: int =
     """
     xp, x, weight = _wide(x, weight)
     if scale is not None:
-        scale = xp.repeat(xp.repeat(scale, block, axis=0), block, axis=1)
-        weight = weight * scale
+        weight = scaled(weight, scale, block)
     return x @ xp.permute_dims(weight, (0, 2, 1))
+
+
+def scaled(matrix: Tensor, scale: Tensor, block: int) -> Tensor:
+    """A matrix [..., n, k], each block of it times its scale [n / block, k / block]."""
+    xp, matrix = _wide(matrix)
+    return matrix * xp.repeat(xp.repeat(scale, block, axis=0), block, axis=1)
+
+
+def experts(
+    x: Tensor,
+    chosen: Tensor,
+    share: Tensor,
+    matrices: Callable[[int], tuple[Tensor, Tensor, Tensor]],
+) -> Tensor:
+    """Tokens x [n, hidden] through their experts ``chosen`` [n, k], each result times its share [n, k], summed.
+
+    matrices: gate and up [inner, hidden] and down [hidden, inner] of an expert. No token has an expert twice.
+    """
+    xp, x, share = _wide(x, share)
+    out = xp.zeros_like(x)
+    for expert in range(int(xp.max(chosen)) + 1):
+        rows, places = xp.nonzero(chosen == expert)
+        if rows.shape[0]:
+            gate, up, down = matrices(expert)
+            inner = gated(x[rows] @ gate.T, x[rows] @ up.T, "silu")
+            out[rows] += share[rows, places][:, None] * (inner @ down.T)
+    return out
 
 
 def rope_frequencies(index: Tensor, dim: int, theta: float, llama31: bool) -> Tensor:

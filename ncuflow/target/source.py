@@ -21,6 +21,7 @@ from threading import Thread
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from ncuflow.origin import package_version
 from ncuflow.target.launch import GpuFacts, Params
 
 
@@ -167,6 +168,7 @@ class Backend:
     declared      where FlashInfer says so; None where only its prose does
     downloaded    whether its kernels are no source: FlashInfer downloads them
     instead       the Python package that has them as well; "" where there is none
+    rival         the Python packages whose call it is, where it is none of FlashInfer's but what a user would pick instead
     """
 
     name: str
@@ -174,6 +176,7 @@ class Backend:
     declared: Declaration | None = None
     downloaded: bool = False
     instead: str = ""
+    rival: tuple[str, ...] = ()
 
     @property
     def here(self) -> tuple[str, ...]:
@@ -196,6 +199,13 @@ class Backend:
         return (
             f"{self.name}'s kernels are downloaded when it first runs: `{DOWNLOAD}` does that ahead"
         )
+
+
+def rival(backends: Sequence[Backend], p: Params) -> dict[str, str]:
+    """{"rival": its packages with their versions} of a point that FlashInfer does not compute; empty of any other."""
+    names = next((one.rival for one in backends if one.rival and one.name in p.values()), ())
+    versions = (f"{name} {package_version(name) or 'of unknown version'}" for name in names)
+    return {"rival": ", ".join(versions)} if names else {}
 
 
 def no_backend(backends: Sequence[Backend], name: str, gpu: GpuFacts) -> str | None:
