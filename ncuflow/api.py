@@ -31,13 +31,14 @@ from ncuflow.findings import profiled
 from ncuflow.format import Sheet
 from ncuflow.io import BadInput, printable, sniff_packed, write_text
 from ncuflow.model import Kernel, Row
-from ncuflow.parsers import ncu, nsys, show_ncu, show_nsys
+from ncuflow.parsers import ncu, show_ncu, show_nsys
 from ncuflow.parsers.registry import METRICS
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ncuflow.experiments.record import Advice
+    from ncuflow.parsers.nsys import Trace
     from ncuflow.step.record import StepAnswer
 
 __all__ = ["Frames", "Page", "advise", "compare", "explain", "read", "step", "view"]
@@ -58,9 +59,9 @@ class Frames:
         self.path = Path(path)
         kind, _ = sniff_packed(path)
         self.kind = "nsys" if kind in profiled.TRACES else "ncu" if kind == "ncu-rep" else "ncu csv"
-        self._read: ncu.Report | nsys.Trace
+        self._read: ncu.Report | Trace
         if self.kind == "nsys":
-            self._read = nsys.read(path)
+            self._read = profiled.trace(path)
         else:
             # Lines are disassembled, which takes most of the time: they are read when they are asked for.
             self._read = (
@@ -75,9 +76,9 @@ class Frames:
     @cached_property
     def launches(self) -> list[Kernel]:
         """Every launch with its metrics by registry key, stalls, breakdown and rules; of a trace with its times alone."""
-        if isinstance(self._read, nsys.Trace):
-            return profiled.traced(self._read)
-        return profiled.kernels(self._read)
+        if isinstance(self._read, ncu.Report):
+            return profiled.kernels(self._read)
+        return profiled.traced(self._read)
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
@@ -112,7 +113,7 @@ class Frames:
     @cached_property
     def timeline(self) -> pd.DataFrame:
         """A row per operation of a trace, by start; none of a report of ncu."""
-        found = self._read.timeline if isinstance(self._read, nsys.Trace) else []
+        found = [] if isinstance(self._read, ncu.Report) else self._read.timeline
         return self._frame(
             "timeline", [{**row, "report": printable(self.path)} for row in found], "index"
         )
@@ -120,9 +121,9 @@ class Frames:
     @property
     def table(self) -> Sheet:
         """The table that `ncuflow show` prints."""
-        if isinstance(self._read, nsys.Trace):
-            return show_nsys.show(self._read)[0]
-        return show_ncu.show(self._read)[0]
+        if isinstance(self._read, ncu.Report):
+            return show_ncu.show(self._read)[0]
+        return show_nsys.show(self._read)[0]
 
     def __str__(self) -> str:
         return self.table.text()
@@ -152,7 +153,7 @@ class Frames:
 
         Raises BadInput where there is none of it.
         """
-        if isinstance(self._read, nsys.Trace):
+        if not isinstance(self._read, ncu.Report):
             return launch.of_trace(self._read, kernel)
         return of_report(self._whole, kernel, self.kind)
 

@@ -9,10 +9,7 @@ launched it began (correlation id → call → thread and time), not to the rang
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import shutil
-import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ncuflow.io import BadInput, opened, printable, scratch, sniff
+from ncuflow.io import BadInput, opened, printable
 from ncuflow.model import Row
 from ncuflow.parsers import nsys_sql
 from ncuflow.parsers.demangled import cute_name
@@ -112,40 +109,12 @@ def read_timeline(path: str | Path) -> Timeline:
 
 @contextlib.contextmanager
 def _database(path: str | Path, called: str) -> Iterator[Database]:
-    with opened(path) as unpacked, exported(unpacked, called) as plain:
+    with opened(path) as unpacked, nsys_sql.exported(unpacked, called) as plain:
         db = Database(plain, called)
         try:
             yield db
         finally:
             db.close()
-
-
-@contextlib.contextmanager
-def exported(path: Path, called: str) -> Iterator[Path]:
-    """The SQLite export of a trace: of a report, one that nsys makes here, gone on exit."""
-    if sniff(path)[0] != "nsys-rep":
-        yield path
-        return
-    program = shutil.which(os.environ.get("NCUFLOW_NSYS") or "nsys")
-    if program is None:
-        what = "an Nsight Systems report: `nsys export --type sqlite` makes what is read here"
-        raise BadInput(called, f"{what}, and no nsys is on PATH")
-    with scratch() as folder:
-        target = folder / "trace.sqlite"
-        command = export_command(program, path.absolute(), target)  # its name may begin with a dash
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False
-        )
-        if done.returncode or not target.exists():
-            said = (done.stderr or done.stdout).strip().splitlines()[-1:]
-            raise BadInput(called, " ".join(["nsys cannot export it:", *said]))
-        yield target
-
-
-def export_command(program: str, report: Path, sqlite: Path) -> list[str]:
-    """nsys report → SQLite, spelled so that 2023.4 and later take it."""
-    options = ["--type=sqlite", "--force-overwrite=true", f"--output={sqlite}"]
-    return [program, "export", *options, str(report)]
 
 
 def _trace(db: Database, called: str, points: Collection[str] | None) -> Trace:

@@ -6,18 +6,22 @@ column is None in each of them. A value of another type than it should be is Non
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
+import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+from ncuflow.io import BadInput, clean, scratch, sniff
 
-from ncuflow.io import BadInput, clean, sniff
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 VERSION_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 BATCH = 1 << 17  # rows that are in memory at once
@@ -32,6 +36,34 @@ NOTHING_OF_A_PROCESS = {
     "NVTX": ("No NVTX events collected",),
     "CUDA": ("No CUDA events collected", "CUDA profiling might have not been started"),
 }
+
+
+@contextmanager
+def exported(path: Path, called: str) -> Iterator[Path]:
+    """The SQLite export of a trace: of a report, one that nsys makes here, gone on exit."""
+    if sniff(path)[0] != "nsys-rep":
+        yield path
+        return
+    program = shutil.which(os.environ.get("NCUFLOW_NSYS") or "nsys")
+    if program is None:
+        what = "an Nsight Systems report: `nsys export --type sqlite` makes what is read here"
+        raise BadInput(called, f"{what}, and no nsys is on PATH")
+    with scratch() as folder:
+        target = folder / "trace.sqlite"
+        command = export_command(program, path.absolute(), target)  # its name may begin with a dash
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False
+        )
+        if done.returncode or not target.exists():
+            said = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            raise BadInput(called, " ".join(["nsys cannot export it:", *said]))
+        yield target
+
+
+def export_command(program: str, report: Path, sqlite: Path) -> list[str]:
+    """nsys report → SQLite, spelled so that 2023.4 and later take it."""
+    options = ["--type=sqlite", "--force-overwrite=true", f"--output={sqlite}"]
+    return [program, "export", *options, str(report)]
 
 
 class Database:
@@ -86,6 +118,8 @@ class Database:
 
     def integers(self, table: str, *columns: str) -> Iterator[NDArray[np.int64]]:
         """The columns as arrays of [rows, columns], of not all rows at once; -1 is what is absent or no whole number."""
+        import numpy as np  # which is an extra, and preflight goes without
+
         if table not in self.tables:
             return
         known = self.columns(table)

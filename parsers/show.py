@@ -11,21 +11,13 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncuflow.format import Sheet
 from ncuflow.io import HEAD, BadInput, inert, sniff
 from ncuflow.model import Row
-from ncuflow.parsers import show_ncu
-
-
-def _show_trace(path: str) -> tuple[Sheet, Row, list[Row]]:
-    from ncuflow.parsers import show_nsys  # with numpy, which a report does without
-
-    return show_nsys.show_trace(path)
-
+from ncuflow.parsers import show_ncu, show_nsys
 
 READERS = {
     "ncu-rep": show_ncu.show_report, "csv": show_ncu.exported, "text": show_ncu.exported,
-    "sqlite": _show_trace, "nsys-rep": _show_trace,
+    "sqlite": show_nsys.show_trace, "nsys-rep": show_nsys.show_trace,
 }  # fmt: skip
 HINTS = {"lfs": "fetch it with `git lfs pull`"}
 OF_TORCH = (

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 from ncuflow.format import Sheet, in_one_unit
 from ncuflow.model import Row
-from ncuflow.parsers import nsys
+
+if TYPE_CHECKING:
+    from ncuflow.parsers.nsys import Trace
 
 FIELDS = (
     "index", "kind", "name", "demangled", "point", "nvtx", "launch", "start_ns", "duration_ns",
@@ -19,17 +22,19 @@ FIELDS = (
 
 def show_trace(path: str) -> tuple[Sheet, Row, list[Row]]:
     """(table, document, a row per operation) of a trace. Raises BadInput where it cannot be read."""
+    from ncuflow.parsers import nsys  # with numpy, which a report does without
+
     return show(nsys.read(path))
 
 
-def show(trace: nsys.Trace) -> tuple[Sheet, Row, list[Row]]:
+def show(trace: Trace) -> tuple[Sheet, Row, list[Row]]:
     """The same of a trace that was read."""
     launches = [{name: row.get(name) for name in FIELDS} for row in trace.timeline]
     found = summary(trace.timeline)
     return _table(trace, found), document(trace, found, launches), launches
 
 
-def document(trace: nsys.Trace, found: list[Row], launches: list[Row]) -> Row:
+def document(trace: Trace, found: list[Row], launches: list[Row]) -> Row:
     """The JSON form: {"report", "summary", "launches", "problems"}."""
     return {
         "report": {
@@ -74,7 +79,7 @@ def _span(rows: list[Row]) -> int | None:
     return int(max(ends) - min(starts))
 
 
-def _table(trace: nsys.Trace, found: list[Row]) -> Sheet:
+def _table(trace: Trace, found: list[Row]) -> Sheet:
     version = f"nsys {trace.nsys_version}, " if trace.nsys_version else ""
     devices = ", ".join(dict.fromkeys(trace.devices.values())) or "no device name"
     head = f"{Path(trace.file).name}: {version}{devices}, {len(trace.timeline)} operations"

@@ -22,7 +22,7 @@ from ncuflow import parquet, record
 from ncuflow.io import BadInput, fault, opened, parsed, present, read_as, read_json
 from ncuflow.model import DEEP, PAIRS, REPORTS, SHARED, TABLES, Origin, Row, StoredOrigin
 from ncuflow.parquet import write_table
-from ncuflow.parsers import ncu, nsys
+from ncuflow.parsers import ncu
 
 T = TypeVar("T")
 
@@ -358,6 +358,8 @@ def _same_kernels(path: Path, found: Counter[str | None], record: CaptureRecord)
 
 
 def _read_trace(tables: Tables, root: Path, capture: BatchReport) -> None:
+    from ncuflow.parsers import nsys  # with numpy: who keeps a recording goes without
+
     trace = nsys.read(capture.path, capture.points)
     kernels = Counter(row["point"] for row in trace.timeline if row["kind"] == "kernel")
     _same_kernels(capture.path, kernels, capture.record)

@@ -13,14 +13,17 @@ import pytest
 from conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-HEAVY = [re.match(r"[\w-]+", one)[0] for one in PROJECT["optional-dependencies"]["pipeline"]]
+HEAVY, TRACE = (
+    [re.match(r"[\w-]+", one)[0] for one in PROJECT["optional-dependencies"][extra]]
+    for extra in ("pipeline", "trace")
+)
 REPORT = ROOT / "tests/data/rmsnorm_set_full.ncu-rep.xz"
 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> dict[str, str]:
-    """The environment of a Python that cannot import what only the pipeline brings."""
-    for name in HEAVY:
+    """The environment of a Python that cannot import what extras bring."""
+    for name in {*HEAVY, *TRACE} - {"ncuflow"}:
         (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError({name!r}, name={name!r})")
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
 
@@ -54,17 +57,25 @@ cli.main(sys.argv[1:])
         ("explain", REPORT),
         ("view", REPORT, "--out", "page.html"),
         ("compare", REPORT, REPORT),
-        ("step", ROOT / "tests/data/engine/trace.json.xz"),
     ],
     ids=lambda words: words[0],
 )
-def test_a_report_is_read_without_the_pipeline(
+def test_a_report_is_read_without_any_extra(
     bare: dict[str, str], tmp_path: Path, words: tuple[object, ...]
 ) -> None:
     given = [str(tmp_path / one) if one == "page.html" else str(one) for one in words]
     done = run(bare, "-c", MAIN.format(verb=given[0]), *given)
     assert done.returncode == 0 and (done.stdout or "wrote" in done.stderr), done.stderr
     assert int(done.stderr.split()[0]) < 650
+
+
+@pytest.mark.parametrize("verb", ["show", "view", "explain", "step"])
+def test_a_trace_without_numpy_is_one_line(bare: dict[str, str], verb: str) -> None:
+    done = run(bare, "-m", "ncuflow", verb, str(ROOT / "tests/data/engine/nsys-node.sqlite.xz"))
+    assert done.returncode == 1 and done.stdout == ""
+    assert re.fullmatch(
+        r"error: the package numpy is missing: pip install '?numpy\S*\n", done.stderr
+    )
 
 
 def test_what_needs_the_pipeline_says_how_to_install_it(bare: dict[str, str]) -> None:
@@ -80,15 +91,20 @@ def test_what_needs_the_pipeline_says_how_to_install_it(bare: dict[str, str]) ->
     [
         (("show", REPORT), "numpy tabulate jinja2 ncuflow.target ncuflow.findings ncuflow.pages"),
         (("explain", REPORT), "numpy jinja2 ncuflow.findings.opportunities ncuflow.pages"),
+        (("view", REPORT, "--out", "page.html"), "numpy ncuflow.parsers.nsys ncuflow.step"),
+        (("compare", REPORT, REPORT), "numpy jinja2 ncuflow.parsers.nsys ncuflow.pages"),
         (("step", ROOT / "tests/data/engine/trace.json.xz"), "jinja2 ncuflow.pages ncu_report"),
     ],
     ids=lambda one: one[0] if isinstance(one, tuple) else "",
 )
 def test_a_verb_loads_what_it_needs_when_it_runs(
-    bare: dict[str, str], words: tuple[object, ...], without: str
+    bare: dict[str, str], tmp_path: Path, words: tuple[object, ...], without: str
 ) -> None:
     """By modules, for seconds depend on the machine."""
-    ran = f"from ncuflow.cli import dispatch; dispatch({[*map(str, words)]})"
+    given = [str(tmp_path / one) if one == "page.html" else str(one) for one in words]
+    if words[0] == "step":
+        (tmp_path / "numpy.py").unlink()
+    ran = f"from ncuflow.cli import dispatch; dispatch({given})"
     done = run(bare, "-c", f"{ran}; import sys; print(*sys.modules, file=sys.stderr)")
     loaded = done.stderr.split()
     assert "ncuflow.cli" in loaded and [name for name in without.split() if name in loaded] == []

@@ -19,6 +19,7 @@ from ncuflow.compare.differences import Difference, TwoGpus
 from ncuflow.findings.statistics import FASTER, SLOWER, Estimate, Floor, beyond
 from ncuflow.io import read_as
 
+EACH, TOTAL = "each_us", "total_us"  # of two traces, what is compared of a kernel's name
 Value = bool | int | float | str | list[Any] | None
 
 

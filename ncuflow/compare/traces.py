@@ -13,6 +13,8 @@ import numpy as np
 
 from ncuflow.compare import differences
 from ncuflow.compare.records import (
+    EACH,
+    TOTAL,
     Comparison,
     MetricChange,
     Named,
@@ -27,7 +29,6 @@ from ncuflow.io import BadInput, clean, printable
 from ncuflow.parsers.timeline import GRAPH, UNSAID, Timeline
 from ncuflow.parsers.traces import read
 
-EACH, TOTAL = "each_us", "total_us"
 TOP = 20  # kernels that the text lists
 WIDEST = 60  # characters of a name in it
 Times = Mapping[str, Sequence[float]]  # µs of the launches of each kernel

@@ -12,8 +12,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ncuflow.compare import attribution, decomposition, differences, reports, traces
+from ncuflow.compare import attribution, decomposition, differences, reports
 from ncuflow.compare.records import (
+    EACH,
     Cause,
     Comparison,
     MetricChange,
@@ -425,6 +426,8 @@ def of_paths(
         raise BadInput(file, f"a file, and {folder} is a folder: two of a kind are compared")
     if not base.is_dir():
         if all(path.is_file() and is_trace(path) for path in (base, head)):
+            from ncuflow.compare import traces  # with numpy, which reports do without
+
             return traces.compare(base, head, settings, device, maps)
         return reports.compare(base, head, settings)
     with (
@@ -451,13 +454,21 @@ def compared(
 
 def as_text(found: Comparison) -> str:
     """The text of a comparison, of traces or of anything else."""
-    return traces.table(found) if _of_traces(found) else reports.table(found)
+    if not _of_traces(found):
+        return reports.table(found)
+    from ncuflow.compare import traces
+
+    return traces.table(found)
 
 
 def sheet(found: Comparison) -> Sheet:
     """The same as one table."""
-    return traces.sheet(found) if _of_traces(found) else reports.sheet(found)
+    if not _of_traces(found):
+        return reports.sheet(found)
+    from ncuflow.compare import traces
+
+    return traces.sheet(found)
 
 
 def _of_traces(found: Comparison) -> bool:
-    return any(point.metric == traces.EACH for point in found.points)
+    return any(point.metric == EACH for point in found.points)

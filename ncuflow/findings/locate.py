@@ -42,6 +42,8 @@ def make_results(recording: Path, targets: Iterable[str] | None, outputs: Path) 
         raise
     except ValueError as error:
         raise BadInput(recording, str(error).removeprefix(f"{recording}: ")) from None
+    import pyarrow  # noqa: F401  of all that tables need, the first that one who lacks it is told of
+
     from ncuflow.parsers import tables  # of a recording alone
 
     for target in batches if targets is None else targets:

@@ -16,17 +16,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
-from math import erfc, exp, expm1, lgamma, log, log1p, sqrt
-from statistics import NormalDist, median
-from typing import Annotated, Any
+from math import ceil, erfc, exp, expm1, hypot, isfinite, lgamma, log, log1p, sqrt
+from operator import mul
+from statistics import NormalDist, fmean, median
+from typing import Annotated
 
-import numpy as np
 from pydantic import Field
 
 from ncuflow.record import Change, Count, Measure
 
 Runs = list[list[float]]  # the samples of each run, µs
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 # Without repeats, two runs of one binary are taken to differ by this much: GQA decode at batch 128
 # on one H200 gave 336 µs in one run and 376 µs in the next.
@@ -142,11 +141,12 @@ def decide(found: Sequence[Estimate], alpha: float, threshold: float) -> list[Es
 
 def _corrected(p_values: Sequence[float]) -> list[float]:
     """Benjamini and Hochberg's q of each p."""
-    order = np.argsort(p_values)[::-1]
-    ranks = np.arange(len(order), 0, -1)
-    q = np.empty(len(order))
-    q[order] = np.minimum.accumulate(np.asarray(p_values)[order] * len(order) / ranks)
-    return [float(one) for one in np.clip(q, 0, 1)]
+    count, least = len(p_values), 1.0
+    q = [least] * count
+    order = sorted(range(count), key=p_values.__getitem__)
+    for rank in range(count, 0, -1):
+        q[order[rank - 1]] = least = min(least, p_values[order[rank - 1]] * count / rank)
+    return q
 
 
 def _verdict(e: Estimate, q: float | None, alpha: float, threshold: float) -> str:
@@ -183,7 +183,7 @@ def _log_medians(runs: Runs) -> list[float]:
 def _own_variance(pair: tuple[list[float], ...]) -> tuple[float, int]:
     """(variance between the runs of a side, pooled over both sides; its degrees of freedom)."""
     df = sum(len(side) - 1 for side in pair)
-    squares = sum((len(side) - 1) * float(np.var(side, ddof=1)) for side in pair if len(side) > 1)
+    squares = sum((one - fmean(side)) ** 2 for side in pair for one in side)
     return (max(squares / df, TIMER_STEP**2), df) if df else (0.0, 0)
 
 
@@ -199,8 +199,8 @@ def _prior(own: Sequence[tuple[float, int]]) -> Prior:
     from scipy import stats  # a second of its own
 
     _, prior_df, _, variance = stats.f.fit(variances, fdfn=df, floc=0)
-    if not (np.isfinite(prior_df) and np.isfinite(variance) and variance > 0):
-        return Prior(float(np.median(variances)), MOST_PRIOR_DF)
+    if not (isfinite(prior_df) and isfinite(variance) and variance > 0):
+        return Prior(median(variances), MOST_PRIOR_DF)
     return Prior(float(variance), float(min(prior_df, MOST_PRIOR_DF)))
 
 
@@ -218,19 +218,21 @@ def _by_runs(
         return []
     from scipy import stats
 
-    change = np.array([_change(pair) for pair in medians])
-    variance, df = (np.array(column, dtype=float) for column in zip(*own, strict=True))
-    weight = np.array([sum(1 / len(side) for side in pair) for pair in medians])
-    total = df + prior.df
-    error = np.sqrt((df * variance + prior.df * prior.variance) / total * weight)
-    p = 2 * stats.t.sf(np.abs(change) / error, total)
+    total = [df + prior.df for _, df in own]
+    change = [_change(pair) for pair in medians]
+    error = [
+        sqrt((df * variance + prior.df * prior.variance) / of * sum(1 / len(side) for side in pair))
+        for pair, (variance, df), of in zip(medians, own, total, strict=True)
+    ]
+    beyond_error = [abs(one) / its for one, its in zip(change, error, strict=True)]
+    p = 2 * stats.t.sf(beyond_error, total)
     half = stats.t.ppf(1 - alpha / 2, total) * error
     return list(zip(p.tolist(), (change - half).tolist(), (change + half).tolist(), strict=True))
 
 
 def _change(pair: tuple[list[float], ...]) -> float:
     base, head = pair
-    return float(np.mean(head) - np.mean(base))
+    return fmean(head) - fmean(base)
 
 
 # --- the launch as the unit -------------------------------------------------------------------
@@ -238,61 +240,74 @@ def _change(pair: tuple[list[float], ...]) -> float:
 
 def _by_samples(sides: Sequence[tuple[Runs, Runs]], alpha: float) -> list[Found]:
     """Mann-Whitney's p and a normal interval from the bootstrap standard errors of both medians."""
-    out: list[Found] = [(None, None, None)] * len(sides)
-    shapes: dict[tuple[int, int], list[int]] = {}
-    for i, (base, head) in enumerate(sides):
-        if min(len(base[0]), len(head[0])) > 2:
-            shapes.setdefault((len(base[0]), len(head[0])), []).append(i)
-    for members in shapes.values():
-        stacked = [np.log([sides[i][side][0] for i in members]) for side in (0, 1)]
-        tests = _launches(stacked[0], stacked[1], alpha)
-        for i, found in zip(members, tests, strict=True):
-            out[i] = found
-    return out
+    return [
+        _launches(pair, alpha) if min(len(side[0]) for side in pair) > 2 else (None, None, None)
+        for pair in sides
+    ]
 
 
-def _launches(base: Floats, head: Floats, alpha: float) -> list[Found]:
-    p = [_mann_whitney(*pair) for pair in zip(base, head, strict=True)]
-    middles = [np.median(side, axis=-1, keepdims=True) for side in (base, head)]
-    centred = (base - middles[0], head - middles[1])  # it squares: keep what differs
-    errors = [_median_error(side) for side in centred]
-    change = (middles[1] - middles[0])[:, 0]
-    half = NormalDist().inv_cdf(1 - alpha / 2) * np.maximum(np.hypot(*errors), TIMER_STEP)
-    return list(zip(p, (change - half).tolist(), (change + half).tolist(), strict=True))
+def _launches(sides: tuple[Runs, Runs], alpha: float) -> Found:
+    base, head = ([log(one) for one in side[0]] for side in sides)
+    change = median(head) - median(base)
+    error = max(hypot(_median_error(base), _median_error(head)), TIMER_STEP)
+    half = NormalDist().inv_cdf(1 - alpha / 2) * error
+    return _mann_whitney(base, head), change - half, change + half
 
 
-def _mann_whitney(base: Floats, head: Floats) -> float:
+def _mann_whitney(base: Sequence[float], head: Sequence[float]) -> float:
     """The two-sided p of its normal approximation, with corrections for ties and continuity; 1 where all samples are equal."""
     n, m = len(base), len(head)
-    _, place, ties = np.unique(
-        np.concatenate([base, head]), return_inverse=True, return_counts=True
-    )
-    ranks = np.cumsum(ties) - (ties - 1) / 2  # of equal samples their mean
-    u = float(ranks[place[:n]].sum()) - n * (n + 1) / 2
+    ties = Counter(base)
+    ties.update(head)
+    ranks, below = {}, 0
+    for value in sorted(ties):
+        ranks[value] = below + (ties[value] + 1) / 2  # of equal samples their mean
+        below += ties[value]
+    u = sum(map(ranks.__getitem__, base)) - n * (n + 1) / 2
     total = n + m
-    tied = float((ties.astype(float) ** 3 - ties).sum()) / (total * (total - 1))
+    tied = sum(count**3 - count for count in ties.values()) / (total * (total - 1))
     spread = sqrt(n * m / 12 * (total + 1 - tied))
     return (
         min(1.0, erfc((max(u, n * m - u) - n * m / 2 - 0.5) / spread / sqrt(2))) if spread else 1.0
     )
 
 
-def _median_error(sides: Floats) -> Floats:
-    """Maritz and Jarrett's standard error of the median of each row: the bootstrap's, without resampling."""
-    weights = _median_weights(sides.shape[1])
-    ordered = np.sort(sides, axis=1)
-    return np.asarray(np.sqrt(np.maximum(ordered**2 @ weights - (ordered @ weights) ** 2, 0)))
+def _median_error(side: Sequence[float]) -> float:
+    """Maritz and Jarrett's standard error of the median: the bootstrap's, without resampling."""
+    first, weights = _median_weights(len(side))
+    middle = median(side)  # it squares: keep what differs
+    near = [one - middle for one in sorted(side)[first : first + len(weights)]]
+    mean = sum(map(mul, near, weights))
+    return sqrt(
+        max(sum(one * one * weight for one, weight in zip(near, weights, strict=True)) - mean**2, 0)
+    )
+
+
+# Gauss and Legendre's rule of eight points, (place, weight) of those above 0.
+_LEGENDRE = (
+    (0.18343464249564980, 0.36268378337836198), (0.52553240991632899, 0.31370664587788729),
+    (0.79666647741362674, 0.22238103445337447), (0.96028985649753623, 0.10122853629037626),
+)  # fmt: skip
 
 
 @cache
-def _median_weights(n: int) -> Floats:
-    """The chance that each of n ordered samples is the bootstrap's median: a beta density over its n-th part of 0 to 1."""
+def _median_weights(n: int) -> tuple[int, list[float]]:
+    """(first, weights): the chance that each of n ordered samples from the first on is the bootstrap's median: a beta density
+    over its n-th part of 0 to 1. Those that are further than twelve of its standard deviations from the middle have none."""
     middle = int(n / 2 + 0.5)
     a, b = middle - 1, n - middle
-    nodes, parts = np.polynomial.legendre.leggauss(8)
-    x = (np.arange(n)[:, None] + (nodes + 1) / 2) / n
-    density = (a - 1) * np.log(x) + (b - 1) * np.log1p(-x) + lgamma(a + b) - lgamma(a) - lgamma(b)
-    return np.asarray(np.exp(density) @ parts / (2 * n))
+    scale = lgamma(a + b) - lgamma(a) - lgamma(b) - log(2 * n)
+    first, last = max(0, middle - ceil(6 * sqrt(n))), min(n, middle + ceil(6 * sqrt(n)))
+    places = [(sign * node, part) for node, part in _LEGENDRE for sign in (-1, 1)]
+
+    def share(sample: int) -> float:
+        found = 0.0
+        for node, part in places:
+            x = (sample + (node + 1) / 2) / n
+            found += part * exp((a - 1) * log(x) + (b - 1) * log1p(-x) + scale)
+        return found
+
+    return first, [share(sample) for sample in range(first, last)]
 
 
 def of_launches(
@@ -312,7 +327,7 @@ def _floor(sides: Iterable[list[float]], configured: float | None) -> Floor:
     """At least 99 % of the A/A pairs (two runs of one side, one point) lie no further apart than this."""
     pairs = [abs(a - b) for side in sides for a, b in combinations(side, 2)]
     if pairs:
-        furthest = float(np.quantile(pairs, AA_QUANTILE, method="higher"))
+        furthest = sorted(pairs)[ceil(AA_QUANTILE * (len(pairs) - 1))]
         return Floor(expm1(furthest), len(pairs), "repeats")
     if configured is not None:
         return Floor(configured, 0, "configured")
@@ -326,7 +341,7 @@ def _estimate(
     basis: str,
 ) -> Estimate:
     p, low, high = found
-    base, head = (exp(float(np.mean(m))) for m in medians)
+    base, head = (exp(fmean(m)) for m in medians)
     return Estimate(
         base=base,
         head=head,

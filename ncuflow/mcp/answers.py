@@ -44,7 +44,6 @@ from ncuflow.parsers import show_ncu
 from ncuflow.parsers.show_ncu import ReportAnswer, TraceAnswer
 from ncuflow.process import die_with_parent, python_environment
 from ncuflow.race import rounds
-from ncuflow.step import trace as stepped
 from ncuflow.step.record import StepAnswer
 from ncuflow.target.contract import load
 
@@ -317,6 +316,8 @@ def step(
 ) -> StepAnswer:
     """The steps of a serving engine's trace, kernel by kernel: which shapes ran, how far from the roof, where the GPU stood idle,
     and what another choice of FlashInfer's would bring."""
+    from ncuflow.step import trace as stepped  # with numpy, which is an extra
+
     found = stepped.step(root.inside(trace), known=known, device=device)
     return stepped.limited(found, limit)
 

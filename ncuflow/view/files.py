@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ncuflow.compare import reports
 from ncuflow.compare.records import Thresholds
@@ -15,7 +16,7 @@ from ncuflow.findings import limiter, profiled, waits
 from ncuflow.findings.limiter import RESOURCES, occupancy_limit
 from ncuflow.io import BadInput, sniff_packed
 from ncuflow.model import Kernel, Row
-from ncuflow.parsers import breakdown, detail, ncu, ncu_text, nsys, show_nsys
+from ncuflow.parsers import breakdown, detail, ncu, ncu_text, show_nsys
 from ncuflow.parsers.detail import Detail
 from ncuflow.parsers.show import strange
 from ncuflow.record import quartiles
@@ -34,6 +35,9 @@ from ncuflow.view.model import (
     TraceView,
     View,
 )
+
+if TYPE_CHECKING:
+    from ncuflow.parsers.nsys import Trace
 
 REPORT, PRINTED, TRACE = ("ncu-rep",), ("csv", "text"), ("sqlite", "nsys-rep")
 
@@ -63,7 +67,7 @@ def kind_of(path: str | Path) -> str:
 
 def _viewed(path: str | Path, kind: str, source: Path | None) -> ReportView | TraceView:
     if kind in TRACE:
-        return _trace_view(nsys.read(path))
+        return _trace_view(profiled.trace(path))
     if kind in PRINTED:
         return _report_view(ncu_text.read(path), "ncu csv")
     return _report_view(ncu.read(path, with_lines=False), "ncu", source, path)
@@ -82,7 +86,7 @@ def _comparisons(found: Sequence[tuple[str | Path, str]]) -> Iterator[ComparedRe
             yield ComparedReports(head, None, error.what)
 
 
-def _trace_view(trace: nsys.Trace) -> TraceView:
+def _trace_view(trace: Trace) -> TraceView:
     """The view of a trace that was read."""
     ranges = [(row["nvtx"].split("/") if row["nvtx"] else []) for row in trace.timeline]
     document = show_nsys.document(trace, _summary(trace.timeline), [])
