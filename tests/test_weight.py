@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -109,3 +110,12 @@ def test_a_verb_loads_what_it_needs_when_it_runs(
     loaded = done.stderr.split()
     assert "ncuflow.cli" in loaded and [name for name in without.split() if name in loaded] == []
     assert "pydantic" in loaded
+
+
+def test_an_older_python_is_told_in_one_line(bare: dict[str, str]) -> None:
+    code = "import runpy, sys; sys.version_info = (3, 10, 13); runpy.run_module('ncuflow')"
+    done = run(bare, "-c", code)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr == "error: ncuflow needs Python 3.11 or newer, and this is 3.10\n"
+    for name in ("__init__.py", "__main__.py"):  # what such a Python reads until then
+        ast.parse((ROOT / "ncuflow" / name).read_text(encoding="utf-8"), feature_version=(3, 8))
