@@ -7,7 +7,7 @@
 >>> report.kernels.attrs["units"]["dram_throughput_pct"]
 '%'
 >>> print(report.explain(0).limit.words)
-instruction issue 74 %, L1/shared 68 % and waits
+instruction issue 74 %, L1/shared 68 %, otherwise latency-bound
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def step(
 def advise(recorded: str | Path, *targets: str, effect: float = 0.02) -> Advice:
     """Which choice for which shape, of a recording, outputs or what `ncuflow advise --out` wrote; of these kernels, or all.
 
-    effect: the difference that matters, of 1. Raises BadInput where that cannot be read.
+    effect: the minimum effect, of 1: a smaller difference is none. Raises BadInput where that cannot be read.
     """
     from ncuflow.experiments import advice, text
 

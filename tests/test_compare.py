@@ -193,7 +193,7 @@ def test_noise_is_admitted() -> None:
     base, head = pair(sweep(), between=0.15)
     document = compare(base, head, LIMITS)
     assert changed(document) == {}
-    assert {p["verdict"] for p in document["points"]} == {"too noisy to tell"}
+    assert {p["verdict"] for p in document["points"]} == {"inconclusive"}
 
 
 def test_one_run_a_side_says_so() -> None:

@@ -34,7 +34,10 @@ def test_points_follow_what_limits_them():
     groups = {group.limiter: group for group in found.groups}
     assert all(group.then == group.limiter for group in found.groups)
     bound = {"bound by DRAM", "bound by tensor pipe"}
-    assert set(groups) == bound | {"latency-bound", "DRAM and waits"}  # one point of L2 is no group
+    assert set(groups) == bound | {
+        "latency-bound",
+        "DRAM, otherwise latency-bound",
+    }  # one point of L2 is no group
     for verdict in bound:
         assert groups[verdict].expected == pytest.approx(groups[verdict].median)
     for verdict in set(groups) - bound:

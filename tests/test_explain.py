@@ -430,10 +430,10 @@ def test_what_ncu_printed_as_csv_is_explained_as_far_as_it_goes(tmp_path) -> Non
     [
         ("9.15", "19.66", "19.66", "8.59", "latency-bound; busiest: DRAM (20 %)", "latency-bound"),
         ("31.10", "91.20", "91.20", "40.00", "bound by DRAM (91 % of its peak)", "memory-bound"),
-        ("31.10", "71.20", "30.10", "71.20", "L2 71 % and waits", "partly memory-bound"),
+        ("31.10", "71.20", "30.10", "71.20", "L2 71 %, otherwise latency-bound", "partly memory-bound"),
         # Neither DRAM nor L2, or L2 by counters that the throughput of memory is not of.
-        ("31.10", "71.20", "30.10", "40.00", "memory 71 % and waits", "partly memory-bound"),
-        ("31.10", "71.20", "30.10", "88.00", "memory 71 % and waits", "partly memory-bound"),
+        ("31.10", "71.20", "30.10", "40.00", "memory 71 %, otherwise latency-bound", "partly memory-bound"),
+        ("31.10", "71.20", "30.10", "88.00", "memory 71 %, otherwise latency-bound", "partly memory-bound"),
         ("85.00", "71.20", "71.20", "40.00", "bound by compute (SM) (85 % of its peak)", "compute-bound"),
         (None, "71.20", "71.20", "40.00", None, None),
     ],

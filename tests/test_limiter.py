@@ -71,10 +71,10 @@ def row(busiest, second=("l2", 40.0), limiter="dram", draw=None, verdict="bound"
     [
         (row(("dram", 86.2)), "bound by DRAM (86 % of its peak)", "bound by DRAM"),
         (row(("dram", 86.2), ("l2", 85.0), draw="l2"), "bound by DRAM (86 % of its peak) and L2 85 %", "bound by DRAM and L2"),
-        (row(("issue", 74.1), limiter="issue", verdict="partly"), "instruction issue 74 % and waits",
-         "instruction issue and waits"),
+        (row(("issue", 74.1), limiter="issue", verdict="partly"), "instruction issue 74 %, otherwise latency-bound",
+         "instruction issue, otherwise latency-bound"),
         (row(("dram", 72.5), ("issue", 66.5), draw="issue", verdict="partly"),
-         "DRAM 72 %, instruction issue 66 % and waits", "DRAM, instruction issue and waits"),
+         "DRAM 72 %, instruction issue 66 %, otherwise latency-bound", "DRAM, instruction issue, otherwise latency-bound"),
         (row(("tensor", 55.0), limiter="latency", verdict="latency"), "latency-bound; busiest: tensor pipe (55 %)",
          "latency-bound"),
         (row(("dram", 24.0), limiter="blocks", draw="tail", verdict="latency"),
@@ -83,13 +83,14 @@ def row(busiest, second=("l2", 40.0), limiter="dram", draw=None, verdict="bound"
         (row(("tensor", 58.0), limiter="latency", verdict="latency", tensor_padding_pct=99.2),
          "latency-bound; busiest: tensor pipe (58 %, 99 % of its work is padding)", "latency-bound"),
         # No figure is rounded up to a threshold that it does not reach.
-        (row(("dram", 79.98), verdict="partly"), "DRAM 79.9 % and waits", "DRAM and waits"),
+        (row(("dram", 79.98), verdict="partly"), "DRAM 79.9 %, otherwise latency-bound", "DRAM, otherwise latency-bound"),
         # Of several kernels the longest is named, and a merge is said.
         (row(("dram", 86.2), main_pct=96.0, merge_pct=4.0), "bound by DRAM (86 % of its peak)", "bound by DRAM"),
         (row(("dram", 86.2), main_pct=80.0, merge_pct=20.0),
          "Attention, 80 % of the time: bound by DRAM (86 % of its peak); merging takes 20 %", "bound by DRAM"),
         (row(("issue", 74.1), limiter="issue", verdict="partly", main_pct=66.3, merge_pct=66.3, main_kernel=f"{MERGE}Kernel"),
-         "merge kernel, 66 % of the time: instruction issue 74 % and waits", "instruction issue and waits"),
+         "merge kernel, 66 % of the time: instruction issue 74 %, otherwise latency-bound",
+         "instruction issue, otherwise latency-bound"),
         # What has no name here has NVIDIA's.
         (row(("other", 86.2), busiest_counter="idc__request_cycles_active.avg.pct"),
          "bound by another unit, idc__request_cycles_active (86 % of its peak)", "bound by DRAM"),

@@ -104,7 +104,7 @@ def test_a_paste_is_read_as_a_report(text, tmp_path, capsys):
         dispatch([verb, str(tmp_path / "pasted.txt")])
         assert "add" in capsys.readouterr().out
     explained = explain(tmp_path / "pasted.txt")
-    assert explained.limit and explained.limit.words == "DRAM 73 % and waits"
+    assert explained.limit and explained.limit.words == "DRAM 73 %, otherwise latency-bound"
     assert len(explained.suggestions) == 2  # both rules of the section
 
 

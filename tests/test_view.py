@@ -491,7 +491,7 @@ def test_no_section_is_advised_that_what_ncu_printed_has(tmp_path) -> None:
     path = tmp_path / "pasted.txt"
     path.write_text(FIRST + SPEED)
     (report,) = files.view([path]).reports
-    assert report.kernels[0].longest_launch.words == "DRAM 73 % and waits"
+    assert report.kernels[0].longest_launch.words == "DRAM 73 %, otherwise latency-bound"
     lacking = dict(report.missing)
     assert lacking[files.PARTS] == files.ONLY_A_REPORT
     assert "ncu --section SpeedOfLight" not in lacking.values()

@@ -9,7 +9,9 @@ from conftest import ROOT, some
 
 # What is refused, and what is said in its place.
 REFUSED = {
-    r"\bA/A floor\b": "noise floor",
+    r"\bA/A\b": "noise floor",
+    r"\btoo noisy to tell\b": "inconclusive",
+    r"\d % and waits\b": "otherwise latency-bound",
     r"\bheld against\b": "compared with",
     r"\b(?:GPU|date) not in it\b": "unknown",
     r"\b(?:of|under) (?:the|its) roof\b": "% of roofline",
@@ -22,7 +24,7 @@ REFUSED = {
     r"\bsurely\b": "significantly",
     r"\bwhat matters is\b": "minimum effect",
     r"\bbase against itself\b": "noise floor",
-    r"\beffect that matters\b": "minimum effect",
+    r"\b(?:effect|difference) that matters\b": "minimum effect",
     r"\bleast (?:·|to) (?:median|most)\b": "min, max",
 }
 COMMENT = re.compile(r"/\*.*?\*/|^\s*//.*?$|\{#.*?#\}", re.S | re.M)
@@ -65,6 +67,8 @@ def texts() -> Iterator[tuple[str, str]]:
         *(ROOT / "scripts/pages").glob("*"),
     ):
         yield path.name, MADE.sub("", path.read_text(encoding="utf-8"))
+    for path in (ROOT / "ncuflow/schemas").glob("*.json"):  # docstrings of records
+        yield path.name, path.read_text(encoding="utf-8")
     for room in ("ncuflow", "parsers", "targets"):
         for path in (ROOT / room).rglob("*.py"):
             yield path.name, "\n".join(strings(path))

@@ -26,7 +26,7 @@ Value = bool | int | float | str | list[Any] | None
 @dataclass(frozen=True)
 class Thresholds:
     """alpha: significance after the correction; threshold: changes below it do not matter (of 1);
-    floor: A/A floor known from elsewhere, used where the evidence has no repeats."""
+    floor: noise floor known from elsewhere, used where the evidence has no repeats."""
 
     alpha: float = 0.05
     threshold: float = 0.03
@@ -149,7 +149,7 @@ class NotCompared:
 
 @dataclass(frozen=True)
 class Statistics:
-    """tests: how many were corrected for; floors: A/A floors by metric; notes: what cannot be known."""
+    """tests: how many were corrected for; floors: noise floors by metric; notes: what cannot be known."""
 
     tests: int
     floors: dict[str, Floor]
@@ -225,7 +225,7 @@ class ComparedPoint(AnswerPart):
     p: float | None
     """The corrected p-value of the test; null where no test was made."""
     verdict: str
-    """One of: slower, faster, same, too noisy to tell, not tested (a side has too few samples), not judged."""
+    """One of: slower, faster, same, inconclusive, not tested (a side has too few samples), not judged."""
     metrics: dict[str, MetricChange]
     """Each metric of the point, with the same fields."""
     causes: list[Cause]

@@ -80,7 +80,7 @@ class ShapesAsked:
 
 @dataclass(frozen=True)
 class RaceLimits:
-    """How choices are timed. effect: the difference that matters, of 1; patience_s: of a check or a burst, after which a choice
+    """How choices are timed. effect: the minimum, of 1; patience_s: of a check or a burst, after which a choice
     hangs; budget_s: of a shape's rounds; jobs: files compiled at once."""
 
     effect: float

@@ -183,8 +183,8 @@ class AuditedTactic(Strict):
     tactic: str
     """The stored tactic."""
     verdict: Verdict
-    """right: it is surely faster than all others; within noise: no other is surely faster; wrong: another is surely faster;
-    undecided: the noise is too large; not timed: its call cannot be made here."""
+    """right: it is significantly faster than all others; within noise: no other is; wrong: another is significantly
+    faster; undecided: the noise is too large; not timed: its call cannot be made here."""
     reason: str | None = None
     """The reason why it was not timed."""
     point: str | None = None
@@ -196,7 +196,7 @@ class AuditedTactic(Strict):
     time_us: Microseconds | None = None
     """The median time of the stored tactic, µs."""
     best: list[str] = Field(default_factory=list)
-    """The tactics that no other is surely faster than, the fastest first."""
+    """The tactics that no other is significantly faster than, the fastest first."""
     cost: Relative | None = None
     """What the stored tactic takes longer than the fastest."""
 
@@ -214,7 +214,7 @@ class Audit(Answer):
     date: str
     """The date of the timing, UTC."""
     effect: Effect
-    """The relative difference that matters, as a fraction of 1."""
+    """The minimum effect: the relative difference of times below which two are the same, as a fraction of 1."""
     alpha: Chance
     """The chance that any verdict here is wrong by noise."""
     entries: list[AuditedTactic]

@@ -33,7 +33,7 @@ FILES = 12  # that the text report has
 
 
 class BisectStep(Strict):
-    """One version held against another."""
+    """One version compared with another."""
 
     base: str
     """The version that the other one was compared with."""
@@ -92,7 +92,7 @@ class Bisection(Answer):
     over: Over
     """What the versions are."""
     versions: list[str]
-    """All versions, in their order."""
+    """All versions, from the first to the last."""
     good: str | None
     """The version that others were compared with; null where each was compared with the one before it."""
     bad: str | None

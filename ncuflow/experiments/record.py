@@ -241,7 +241,7 @@ class Trial(Strict):
     target: str
     """The kernel target that it was tried at."""
     effect: Effect
-    """The relative difference of times that matters, as a fraction of 1."""
+    """The minimum effect: the relative difference of times below which two are the same, as a fraction of 1."""
     alpha: Chance
     """The chance that the trial calls any point slower or faster that is neither."""
     date: str
@@ -302,8 +302,8 @@ class AdvisedChoice(Strict):
     departs: Count
     """In how many settings it departs from FlashInfer's default."""
     fate: ChoiceOutcome
-    """best: no other is surely faster; slower: it left the race; undecided: the noise is too large; same: it makes the call of
-    another choice, which stands for both. With every other value it was not timed."""
+    """best: no other is significantly faster; slower: it left the race; undecided: the noise is too large; same: it makes the
+    call of another choice, which stands for both. With every other value it was not timed."""
     reason: str | None = None
     """The reason why it was not timed, or not to the end."""
     check: Check | None = None
@@ -328,10 +328,10 @@ class AdvisedShape(Strict):
     params: dict[str, Parameter]
     """The parameters of that point."""
     outcome: ShapeOutcome
-    """winner: one choice is surely faster than all others; tie: several are the same to within the effect; undecided: some
+    """winner: one choice is significantly faster than all others; tie: several are the same to within the effect; undecided: some
     could not be told apart; none: none could be timed."""
     best: list[str]
-    """The points that no other is surely faster than, the fastest first."""
+    """The points that no other is significantly faster than, the fastest first."""
     advised: str | None
     """The point to take: the default where it is among the best, else the one that departs from it least; null where there is
     none."""
@@ -388,7 +388,7 @@ class Advice(Displayed, Answer):
     metric: str
     """The column of docs/tables.md that decides."""
     effect: Effect
-    """The relative difference that matters, as a fraction of 1."""
+    """The minimum effect: the relative difference of times below which two are the same, as a fraction of 1."""
     alpha: Chance
     """The chance that a run calls any choice slower than another that is not; for a recording, the chance for one
     comparison."""
@@ -444,8 +444,8 @@ class VariantAtShape(Strict):
     point: str
     """The id of its point at this shape."""
     fate: VariantOutcome
-    """kept: it stayed to the end of the halving; left: it was surely slower than another. With every other value it was not
-    timed, or not to the end."""
+    """kept: it stayed to the end of the halving; left: it was significantly slower than another. With every other value it was
+    not timed, or not to the end."""
     reason: str | None = None
     """The reason why it was not timed, or not to the end."""
     time_us: Microseconds | None = None
@@ -499,7 +499,7 @@ class Search(Answer):
     date: str
     """The date of the measurement, UTC."""
     effect: Effect
-    """The relative difference that matters, as a fraction of 1."""
+    """The minimum effect: the relative difference of times below which two are the same, as a fraction of 1."""
     alpha: Chance
     """The chance that the run calls any variant a winner that is not faster."""
     knobs: list[SearchedTunable] = Field(default_factory=list)

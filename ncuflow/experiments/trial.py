@@ -48,7 +48,7 @@ RECORDED = "`ncuflow try --from RECORD`"
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """What is tried, where and how. effect: the difference that matters, of 1; limit_s: of a check or a burst, after which a
+    """What is tried, where and how. effect: the minimum, of 1; limit_s: of a check or a burst, after which a
     change hangs; jobs: files compiled at once; counters: ncu is run as well."""
 
     target: Target

@@ -101,7 +101,7 @@ class LimitedBy(AnswerPart):
     nature: str
     """One of: memory-bound, compute-bound, either in part, latency-bound."""
     verdict: Literal["bound", "partly", "latency"]
-    """The class of the verdict: a unit at 80 % of its peak or more, a unit at 60 % or more with waits, or waits."""
+    """The class of the verdict: a unit at 80 % of its peak or more, a unit at 60 % or more and otherwise latency, or latency."""
     units: list[Busy]
     """The busiest unit, and the second."""
     waits: list[Busy]

@@ -74,7 +74,7 @@ class SlowDown(answer.AnswerPart):
 
 
 class CheckedPoint(answer.AnswerPart):
-    """One point held against what is asked of it."""
+    """One point, and what is asked of it."""
 
     point: str
     """The id of the point, or the patterns that match no point."""
@@ -98,7 +98,7 @@ COMPARED = {
 
 
 class CheckAnswer(answer.Answer):
-    """Points held against what is asked of them, those that fail first."""
+    """Points and what is asked of them, those that fail first."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("cases",)
     command: Literal["check"] = "check"
@@ -264,7 +264,7 @@ def failures(found: CheckAnswer) -> Iterator[str]:
 
 
 def found(file: Path, results: Path | None, threshold: float | None) -> CheckAnswer:
-    """A comparison, or with results a file of requirements, held against them."""
+    """A comparison, or results judged by a file of requirements."""
     if results is not None:
         if threshold is not None:
             raise UsageError("--threshold is of a comparison, --results of a file of requirements")

@@ -364,7 +364,7 @@ COLUMNS = (
              ("busiest_unit", "busiest_pct", "blocks_pct", "tail_pct", "latency_pct"), lambda found: found.name),
     _verdict("draw", "beside limiter: second_unit where second_pct is at least 60, within 3 of a busiest_pct over 80; or a wait",
              ("limiter", "second_unit", "busiest_pct", "second_pct"), lambda found: found.draw),
-    _verdict("verdict", "bound (busiest_pct is at least 80), partly (at least 60: that unit, and waits) or latency",
+    _verdict("verdict", "bound (busiest_pct is at least 80), partly (at least 60: that unit, otherwise latency) or latency",
              ("busiest_pct",), lambda found: found.verdict),
     Column("main_pct", "float", "%", "of the sum of duration_ns, what the main kernel takes; null where it is the only one",
            lambda j: j.main_pct, "ncu", keys=("duration_ns",)),

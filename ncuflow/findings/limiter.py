@@ -174,7 +174,7 @@ def kind(row: Mapping[str, Any]) -> str | None:
     if row["verdict"] == BOUND:
         return f"bound by {' and '.join(names)}"
     if row["verdict"] == PARTLY:
-        return f"{', '.join(names)} and waits"
+        return f"{', '.join(names)}, otherwise latency-bound"
     return _latency_bound(names)
 
 
@@ -228,7 +228,7 @@ def _in_words(row: Mapping[str, Any]) -> str:
     if row["verdict"] == BOUND:
         return f"bound by {name} ({busiest} of its peak)" + (f" and {second}" if second else "")
     if row["verdict"] == PARTLY:
-        return f"{name} {busiest}{', ' if second else ''}{second} and waits"
+        return f"{name} {busiest}{', ' if second else ''}{second}, otherwise latency-bound"
     waits = [_wait(row, wait) for wait in (row["limiter"], row["draw"]) if wait]
     padding = row.get("tensor_padding_pct") if row["busiest_unit"] == "tensor" else None
     padded = f", {padding:.0f} % of its work is padding" if padding and padding >= PADDED else ""

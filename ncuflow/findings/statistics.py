@@ -31,13 +31,13 @@ Runs = list[list[float]]  # the samples of each run, µs
 # on one H200 gave 336 µs in one run and 376 µs in the next.
 ASSUMED_FLOOR = 0.12
 # From this many runs per side the moderated test alone keeps false alarms rare, two-moded points
-# included; with fewer a change must also exceed the A/A floor (docs/compare.md shows both).
+# included; with fewer a change must also exceed the noise floor (docs/compare.md shows both).
 ENOUGH_RUNS = 5
 FEWEST_POINTS = 8  # that a common variance is estimated from
 AA_QUANTILE = 0.99
 TIMER_STEP = 1e-4  # variances below its square are the timer's resolution, not stability
 MOST_PRIOR_DF = 50.0
-SLOWER, FASTER, SAME, NOISY = "slower", "faster", "same", "too noisy to tell"
+SLOWER, FASTER, SAME, NOISY = "slower", "faster", "same", "inconclusive"
 Time = Annotated[float, Field(gt=0, le=3.6e9)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 UNTESTED = "not tested"  # noise is no reason where a side has too few samples to know it
@@ -51,7 +51,7 @@ class Estimate:
     """One metric of one point. Times in µs; ``low`` and ``high`` bound the relative change.
 
     base, head: geometric mean over runs of their medians; p: None where there is nothing to test;
-    q: p after the correction; floor: the A/A floor that the change was held against, None where
+    q: p after the correction; floor: the noise floor that the change had to exceed, None where
     the runs sufficed; basis: runs | samples | none (a single value per side).
     """
 
@@ -71,7 +71,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Floor:
-    """The A/A floor of a metric: how far two runs of one side lie apart, and what it rests on.
+    """The noise floor of a metric: how far two runs of one side lie apart, and what it rests on.
 
     value: the longer of two times over the shorter, − 1.
     """
@@ -95,7 +95,7 @@ def estimates(
     configured_floor: float | None = None,
     enough_runs: float = ENOUGH_RUNS,
 ) -> tuple[list[Estimate], Floor]:
-    """An estimate for each (base, head) and the metric's A/A floor; verdicts by ``decide``.
+    """An estimate for each (base, head) and the metric's noise floor; verdicts by ``decide``.
 
     alpha: 1 − confidence of the intervals; configured_floor: a fraction known from elsewhere, used
     where this evidence has no repeats; enough_runs: from so many per side the floor no longer
@@ -126,7 +126,7 @@ def decide(found: Sequence[Estimate], alpha: float, threshold: float) -> list[Es
     """The same with q values (Benjamini-Hochberg over all that were tested) and verdicts.
 
     slower, faster: significant, beyond ± threshold and beyond the floor that applies, as ratios;
-    same: the interval lies within ± threshold; not tested: a side has fewer than three samples; too noisy to tell:
+    same: the interval lies within ± threshold; not tested: a side has fewer than three samples; inconclusive:
     everything else.
     """
     tested = [i for i, e in enumerate(found) if e.p is not None]

@@ -336,7 +336,9 @@ def advise(
         str | None, Field(description="path of a patch of FlashInfer to try on this GPU")
     ] = None,
     blocks: Blocks = None,
-    effect: Annotated[str, Field(description="difference that matters")] = "2%",
+    effect: Annotated[
+        str, Field(description="minimum effect: a smaller difference is none")
+    ] = "2%",
     limit: Limit = None,
 ) -> Advice | Trial:
     """Which backend and settings are fastest at each recorded shape of a target, by how much, and why. race times them on this

@@ -21,8 +21,8 @@ LONGEST_NAME = 60  # characters of an argument's name that are said back
 INSTRUCTIONS = """Measured facts about GPU kernels, FlashInfer's above all. A number has a unit, a tier (A: counted here and now;
 B: timed here, not counted; C: recorded elsewhere; S: compiled, never run) and in `trace` the words (source, metric) with which
 `show` shows where it comes from; of a table `columns` has unit and tier once. null or absent is not known, never zero. left_out
-counts what was cut: ask with `limit` for whole entries. A verdict of compare or of a change stands for itself: "too noisy to
-tell", "not tested" and "undecided" are no "same". What a line waits for is seldom caused at that line. A suggestion is no result
+counts what was cut: ask with `limit` for whole entries. A verdict of compare or of a change stands for itself: "inconclusive",
+"not tested" and "undecided" are no "same". What a line waits for is seldom caused at that line. A suggestion is no result
 until it was tried."""
 
 

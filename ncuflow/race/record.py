@@ -59,7 +59,7 @@ class Worst(Strict):
 
 
 class CheckedCase(Strict):
-    """Inputs that one point of the change was held against the reference with."""
+    """Inputs on which one point of the change was compared with the reference."""
 
     id: str
     """The point of these inputs: the trial's own, or one at the edge of what the kernel takes."""
@@ -85,7 +85,7 @@ class TrialTiming(Strict):
     change: Relative
     """The change's time against the base's."""
     noise: Relative
-    """The base's time against its own in another process (the A/A control): what the same code differs by here."""
+    """The baseline against itself in another process: how far two timings of the same code lie apart here."""
     rounds: Count
     """How many rounds were timed."""
     throttled: Count

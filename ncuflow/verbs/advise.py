@@ -113,7 +113,7 @@ def command(
         html: a page: a map of the shapes, and every choice
         budget: seconds of a shape's rounds, after which its race is decided as it stands (default: 5); with --tunables variants
             (default: 12), or seconds of the rounds of all shapes together (90s); both may be given
-        effect: difference that matters (default: 2%)
+        effect: minimum effect: a smaller difference is none (default: 2%)
         patience: seconds of a check or a burst, after which a variant hangs (default: 120)
         jobs: files compiled at once (default: one per core)
     """

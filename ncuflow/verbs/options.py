@@ -72,7 +72,7 @@ def _above_0(_: Any, value: float | None) -> None:
 
 
 Effect = Annotated[float, Parameter(converter=_relative)]
-"""A difference that matters."""
+"""A minimum effect."""
 
 Seconds = Annotated[float, Parameter(validator=_above_0)]
 

@@ -60,7 +60,7 @@ def command(
         json: write the record of the trial, or trials, as well; without a file, print it in place of the screen
         html: a page of the trial, or trials
         no_counters: do not run ncu, which says why times differ
-        effect: difference that matters (default: 2%)
+        effect: minimum effect: a smaller difference is none (default: 2%)
         limit: seconds of a check or a burst, after which a variant hangs (default: 300)
         jobs: files compiled at once (default: one per core)
     """

@@ -11,7 +11,7 @@ const SIGNS = {
   slower: "▲",
   faster: "▼",
   "not tested": "?",
-  "too noisy to tell": "≈",
+  "inconclusive": "≈",
   same: "=",
   "not judged": "·",
 };

@@ -31,7 +31,7 @@ COLOURS = {
     "slower": "#D55E00",
     "faster": "#009E73",
     "same": "#555555",
-    "too noisy to tell": "#BBBBBB",
+    "inconclusive": "#BBBBBB",
     "not tested": "#BBBBBB",
 }
 BASE, HEAD, UNEXPLAINED = "#0072B2", "#000000", "#BBBBBB"
