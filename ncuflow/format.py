@@ -22,7 +22,8 @@ ACTIVE = re.compile(
     r"[\\`*_\[\]<>|~&@]|#\d|://|www\.|^[-+#]"
 )  # what Markdown or GitHub reads as something else
 NARROW = 24  # characters that a cut column keeps
-TIMES = (("s", 1e6), ("ms", 1e3), ("µs", 1.0))  # units of a column of times, in µs
+# Units of a column of times in µs, and from which time on one has it: below stand shorter ones, with as few zeros.
+TIMES = (("s", 1e6, 1e6), ("ms", 1e4, 1e3), ("µs", 0.0, 1.0))
 LARGE = 1e5  # from here on a count reads better with a prefix
 
 
@@ -39,11 +40,16 @@ def number(value: float | str | None, digits: int = 3) -> str:
     if value == 0:
         return "0"
     if abs(value) >= 10**digits:
-        return f"{value:,.0f}".replace(",", " ")
+        return plain(value, ".0f")
     mantissa, _, exponent = f"{value:.{digits}g}".partition("e")
     if exponent.startswith("-"):
         return f"{mantissa}e{int(exponent)}"
     return f"{float(f'{value:.{digits}g}'):.0f}" if exponent else mantissa
+
+
+def plain(value: float, form: str = ".10g") -> str:
+    """A number of an axis or of a label, by a format, with the separator of thousands that pages have: 4 637."""
+    return f"{value:,{form}}".replace(",", " ")
 
 
 def with_unit(value: float | None, unit: str, digits: int = 3) -> str:
@@ -91,7 +97,7 @@ def micro(value: float | None) -> str:
 def in_one_unit(us: Sequence[float | None]) -> tuple[str, list[str]]:
     """The unit that suits the longest of some times (µs), and each in it."""
     longest = max((one for one in us if one is not None), default=0.0)
-    unit, factor = next((u, f) for u, f in TIMES if longest >= f or u == "µs")
+    unit, factor = next((u, f) for u, start, f in TIMES if longest >= start)
     return unit, [number(None if one is None else one / factor) for one in us]
 
 

@@ -69,6 +69,9 @@ def read(folder: Path, name: str) -> Advice | None:
     return recorded.read(path) if path.is_file() else None
 
 
+SHOWN = 5  # columns of the table of shapes that fit a page
+
+
 def report(folder: Path) -> str:
     """What the advice of all GPUs says and how it held, as Markdown."""
     return "\n\n".join(
@@ -81,19 +84,14 @@ def _report(folder: Path) -> Iterator[str]:
     versions = ", ".join(f"{name} {value}" for name, value in advice.versions.items() if value)
     yield f"Measured on an {advice.gpu} ({versions}; {advice.date}):\n"
     yield "```text"
-    head = ("shape", "take", "the default takes", "outcome")
-    yield aligned(head, [_row(shape) for shape in advice.shapes], left=2).rstrip()
+    head, rows = text.advised(advice.shapes)
+    yield aligned(head[:SHOWN], [row[:SHOWN] for row in rows], left=2).rstrip()
     yield "```\n"
     yield f"- {_whole(advice)}"
     for rule in choices.rules(advice.shapes, advice.metric):
         yield f"- {_capital(text.ruled(rule))}."
     yield from (f"- {text}." for text in _causes(advice))
     yield from (f"- {line}" for line in _confirmed(folder, advice))
-
-
-def _row(shape: AdvisedShape) -> tuple[str, ...]:
-    outcome = shape.outcome if len(shape.best) < 2 else f"{shape.outcome} of {len(shape.best)}"
-    return shape.shape, text.taken(shape), text.longer(shape), outcome
 
 
 def _whole(advice: Advice) -> str:

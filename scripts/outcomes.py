@@ -135,6 +135,7 @@ def kept_in(folder: Path, trial: Trial) -> Path:
 def page(example: Example, trial: Trial) -> str:
     """The page of one recorded trial."""
     timed = [point for point in trial.points if point.timing is not None]
+    head, rows = text.times(timed)
     cases = {case.id: case for point in trial.points for case in point.cases}
     kernels, launched = relevant(example, trial)
     given = {
@@ -143,8 +144,8 @@ def page(example: Example, trial: Trial) -> str:
         "outcome": trial.outcome,
         "reason": trial.reason if trial.points == [] else None,
         "facts": [trial.gpu or "not run on a GPU", f"FlashInfer {trial.flashinfer}", trial.date],
-        "head": [*text.HEAD[:-1], "verdict"],
-        "rows": [text.row(point) for point in timed],
+        "head": head,
+        "rows": rows,
         "effect": trial.effect,
         "alpha": trial.alpha,
         "why": [list(text.reasons(point)) for point in timed if point.causes],

@@ -6,7 +6,6 @@ which the change is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,12 +31,16 @@ class Speedup:
     trials: dict[str, Trial]
     holds: frozenset[str]
 
-    def rows(self, helps: bool) -> Iterator[list[str]]:
-        """Points that are faster on two GPUs, or those that are not, each on every GPU, as lines of a table."""
-        for gpu, trial in self.trials.items():
-            for point in _timed(trial):
-                if (point.point in self.holds) == helps:
-                    yield [gpu, *text.row(point)]
+    def table(self, helps: bool) -> tuple[list[str], list[list[str]]]:
+        """(head, rows) of the points that are faster on two GPUs, or of those that are not, each on every GPU."""
+        chosen = [
+            (gpu, point)
+            for gpu, trial in self.trials.items()
+            for point in _timed(trial)
+            if (point.point in self.holds) == helps
+        ]
+        head, rows = text.times([point for _, point in chosen])
+        return ["GPU", *head], [[gpu, *row] for (gpu, _), row in zip(chosen, rows, strict=True)]
 
     @property
     def by_gpu(self) -> dict[str, str]:
@@ -81,9 +84,8 @@ def page(found: Speedup) -> str:
         "title": example.title,
         "name": example.name,
         "what": Markup(_prose(folder / "README.md")),
-        "head": ["GPU", *text.HEAD[:-1], "verdict"],
-        "helps": list(found.rows(True)),
-        "others": list(found.rows(False)),
+        "helps": found.table(True),
+        "others": found.table(False),
         "untried": _untried(found),
         "effect": trials[0].effect,
         "alpha": trials[0].alpha,

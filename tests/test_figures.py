@@ -183,7 +183,7 @@ def test_each_tensor_instruction_has_a_counter_roof_of_its_own() -> None:
 
 
 def test_a_kind_that_no_deep_profile_names_is_told_by_its_peak_and_a_single_one_is_tensor() -> None:
-    told = {"counter, 3,000 FLOP/cycle: 300 TFLOPS", "counter, 2,000 FLOP/cycle: 202 TFLOPS"}
+    told = {"counter, 3 000 FLOP/cycle: 300 TFLOPS", "counter, 2 000 FLOP/cycle: 202 TFLOPS"}
     axes = roofs(two_kinds())
     assert told <= set(labels(axes))
     heights = list(flat(axes).values())  # listed from the top down
@@ -207,7 +207,7 @@ def test_the_flat_roof_is_that_of_the_type_that_a_kernel_computed_with() -> None
     )  # fmt: skip
     axes = roofs(found)
     assert flat(axes) == {
-        "datasheet, fp8: 1,979 TFLOPS": 1979.0,
+        "datasheet, fp8: 1 979 TFLOPS": 1979.0,
         "datasheet, bf16: 990 TFLOPS": 989.5,
         "datasheet, fp32: 67 TFLOPS": 66.9,
         "counter, fp32: 60 TFLOPS": 60.0,
@@ -229,7 +229,7 @@ def test_no_two_roofs_look_alike_and_each_level_has_its_own() -> None:
                                  "ceiling_l1_gbs_counter": 3e4}  # fmt: skip
     axes = roofs(found, levels=True)
     looks = {str(line.get_label()): (line.get_color(), line.get_linestyle()) for line in axes.lines}
-    assert {"L2, counter: 10,000 GB/s", "L1, counter: 30,000 GB/s"} <= set(looks)
+    assert {"L2, counter: 10 000 GB/s", "L1, counter: 30 000 GB/s"} <= set(looks)
     # a source's flat and slanted roof are one line
     assert len(set(looks.values())) >= len(looks) - 3
     slanted = {look for label, look in looks.items() if "GB/s" in label}

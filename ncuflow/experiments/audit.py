@@ -20,7 +20,7 @@ from pydantic import Field
 
 from ncuflow.answer import Answer
 from ncuflow.experiments.text import between
-from ncuflow.format import aligned, micro
+from ncuflow.format import aligned, in_one_unit
 from ncuflow.io import BadInput, clean, read_json
 from ncuflow.race import rounds
 from ncuflow.race.record import Relative
@@ -342,18 +342,19 @@ def _conclude(race: Race, own: str, found: AuditedTactic) -> None:
 
 def audit_text(audit: Audit) -> str:
     """What an audit says, on one screen."""
-    head = ("call", "stored", "time", "verdict", "costs", "fastest", "of")
+    unit, took = in_one_unit([one.time_us for one in audit.entries])
+    head = ("call", "stored", f"time, {unit}", "verdict", "costs", "fastest", "of")
     rows = [
         (
             one.point or one.key,
             f"{one.runner} {one.tactic}",
-            micro(one.time_us),
+            time,
             one.verdict,
             between(one.cost) if one.cost and one.verdict == "wrong" else "–",
             ", ".join(one.best[:3]) or "–",
             str(one.tactics or "–"),
         )
-        for one in audit.entries
+        for one, time in zip(audit.entries, took, strict=True)
     ]
     counts = {v: sum(one.verdict == v for one in audit.entries) for v in Verdict.__args__}  # type: ignore[attr-defined]
     lines = [aligned(head, rows, left=2).rstrip(), ""]

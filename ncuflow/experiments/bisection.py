@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from ncuflow.answer import Answer
-from ncuflow.format import MISSING, aligned, micro
+from ncuflow.format import MISSING, aligned, in_one_unit
 from ncuflow.io import BadInput, JsonObject, conforming, parsed, sniff
 from ncuflow.race.measure import with_interval
 from ncuflow.race.record import Relative
@@ -217,16 +217,17 @@ def _read(path: Path, question: JsonObject) -> dict[tuple[str, str], BisectStep]
 
 def report(found: Bisection) -> str:
     """The text report: the steps, and where it changed."""
-    heads = ("version", "compared with", "time", "change", "so it is")
+    unit, took = in_one_unit([step.head_us for step in found.steps])
+    heads = ("version", "compared with", f"time, {unit}", "change", "so it is")
     rows = [
         (
             s.head,
             s.base,
-            micro(s.head_us),
+            time,
             with_interval(s.change) if s.change else MISSING,
             s.in_words,
         )
-        for s in found.steps
+        for s, time in zip(found.steps, took, strict=True)
     ]
     where = "; ".join(filter(None, (found.gpu, found.date)))
     table = aligned(heads, rows, left=2).rstrip()

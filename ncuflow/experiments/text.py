@@ -19,7 +19,7 @@ from ncuflow.experiments.record import (
     SearchedTunable,
     Trial,
 )
-from ncuflow.format import MISSING, aligned, micro, with_unit
+from ncuflow.format import MISSING, aligned, in_one_unit, micro, with_unit
 from ncuflow.race import measure
 from ncuflow.race.measure import with_interval
 from ncuflow.race.record import WORST, CheckedCase, Relative, TrialTiming
@@ -27,7 +27,6 @@ from ncuflow.race.record import WORST, CheckedCase, Relative, TrialTiming
 KERNELS, OPCODES = 6, 5  # that the screen has: kernels whose code differs, and opcodes of each
 FILES = 2  # of a module, those that compiled longest
 CAUSES, PARTS = 1, 3  # of a point, and of a cause
-HEAD = ("point", "base", "change", "difference", "noise floor", "rounds", "")
 CODE = {
     "registers": "registers",
     "shared_bytes": "static shared memory",
@@ -56,7 +55,7 @@ def trial_text(trial: Trial) -> str:
     if timed := [point for point in trial.points if point.timing is not None]:
         lines += [
             "",
-            aligned(HEAD, [row(point) for point in timed]).rstrip(),
+            aligned(*times(timed)).rstrip(),
             _sure(trial.alpha, "all points together", trial.effect),
         ]
         lines += [told for point in timed for told in reasons(point)]
@@ -149,20 +148,24 @@ def _added(us: float) -> str:
     return f"{us:+.3g} µs" if abs(us) < 1000 else f"{us:+.0f} µs"
 
 
-def row(point: PointTrial) -> list[str]:
-    """The times of a point, as a line of a table has them."""
-    timing = point.timing
-    assert timing is not None
-    late = f", {timing.throttled} bursts throttled" if timing.throttled else ""
-    return [
-        point.point,
-        micro(timing.base_us),
-        micro(timing.change_us),
-        measure.with_interval(timing.change),
-        measure.with_interval(timing.noise),
-        str(timing.rounds),
-        point.outcome + late,
+def times(points: Sequence[PointTrial]) -> tuple[list[str], list[list[str]]]:
+    """(head, rows) of the table of the points that were timed, all times in one unit."""
+    timed = [(point, point.timing) for point in points if point.timing is not None]
+    unit, took = in_one_unit([us for _, of in timed for us in (of.base_us, of.change_us)])
+    rows = [
+        [
+            point.point,
+            base,
+            change,
+            measure.with_interval(of.change),
+            measure.with_interval(of.noise),
+            str(of.rounds),
+            point.outcome + (f", {of.throttled} bursts throttled" if of.throttled else ""),
+        ]
+        for (point, of), base, change in zip(timed, took[::2], took[1::2], strict=True)
     ]
+    head = ["point", f"base, {unit}", f"change, {unit}", "difference", "noise floor", "rounds"]
+    return [*head, "verdict"], rows
 
 
 def ranked(trials: Sequence[Trial]) -> list[tuple[int | None, Trial]]:
@@ -220,21 +223,13 @@ def ranking(trials: Sequence[Trial]) -> str:
     return f"\n{table}\nChanges of one rank are not told apart: their intervals overlap at every point.\n"
 
 
+NOTHING_TIMED = "nothing could be timed"
 REASONS = 4  # that a screen has of why choices were not timed
 
 
 def advice_text(advice: Advice) -> str:
     """The table of shapes, what it rests on, and what could not be timed."""
-    head = [
-        "shape",
-        "take",
-        "the default takes",
-        "outcome",
-        "choices",
-        "plan() break-even",
-        "slowest",
-    ]
-    rows = [_row(shape) for shape in advice.shapes]
+    head, rows = advised(advice.shapes)
     lines = [_where(advice), "", aligned(head, rows, left=2).rstrip(), "", sure(advice)]
     for shape in advice.shapes:
         lines += shape.cause
@@ -245,24 +240,32 @@ def advice_text(advice: Advice) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(shape: AdvisedShape) -> tuple[str, ...]:
-    timed = [one for one in shape.choices if one.time_us is not None]
-    return (
-        shape.shape,
-        taken(shape),
-        longer(shape),
-        shape.outcome if len(shape.best) < 2 else f"{shape.outcome} of {len(shape.best)}",
-        f"{len(timed)} of {len(shape.choices)}",
-        "–" if shape.layers is None else with_unit(shape.layers, "layers"),
-        slowest(shape),
-    )
+def advised(shapes: Sequence[AdvisedShape]) -> tuple[list[str], list[list[str]]]:
+    """(head, rows) of the table of shapes, all times in one unit."""
+    chosen = [shape.choice(shape.advised) for shape in shapes]
+    unit, took = in_one_unit([one.time_us if one else None for one in chosen])
+    rows = [
+        [
+            shape.shape,
+            spelled(one, shape) if one else NOTHING_TIMED,
+            time,
+            longer(shape),
+            shape.outcome if len(shape.best) < 2 else f"{shape.outcome} of {len(shape.best)}",
+            f"{sum(c.time_us is not None for c in shape.choices)} of {len(shape.choices)}",
+            "–" if shape.layers is None else with_unit(shape.layers, "layers"),
+            slowest(shape),
+        ]
+        for shape, one, time in zip(shapes, chosen, took, strict=True)
+    ]
+    head = ["shape", "take", f"its time, {unit}", "the default takes", "outcome"]
+    return [*head, "choices", "plan() break-even", "slowest"], rows
 
 
 def taken(shape: AdvisedShape) -> str:
     """What to take: "default", or what is set and to what, with its time."""
     chosen = shape.choice(shape.advised)
     if chosen is None:
-        return "nothing could be timed"
+        return NOTHING_TIMED
     return f"{spelled(chosen, shape)}, {micro(chosen.time_us)}"
 
 
@@ -352,9 +355,10 @@ def search_text(search: Search) -> str:
     beyond = f", {with_unit(left, 'more')} beyond the budget" if left else ""
     lines = [f"{search.target}: {_where(search)}", *map(_tunable, search.knobs)]
     lines += [f"{with_unit(len(search.candidates), 'variants')} tried{beyond}", ""]
+    unit, took = in_one_unit([shape.default_us for shape in search.shapes])
     head = [
         "shape",
-        "default",
+        f"default, {unit}",
         "best",
         "best against it, fresh inputs",
         "found",
@@ -363,13 +367,13 @@ def search_text(search: Search) -> str:
     rows = [
         (
             shape.shape,
-            micro(shape.default_us),
+            time,
             shape.candidate or MISSING,
             between(shape.confirmed.change) if shape.confirmed else MISSING,
             WORDS[shape.found],
             between(shape.price) if shape.price else MISSING,
         )
-        for shape in search.shapes
+        for shape, time in zip(search.shapes, took, strict=True)
     ]
     lines += [aligned(head, rows, left=1).rstrip(), ""]
     lines += [_sure(search.alpha, "all winners together", search.effect)]
@@ -399,13 +403,14 @@ def _tunable(one: SearchedTunable) -> str:
 
 def _fared(shape: SearchedShape) -> Iterator[str]:
     """How the variants of a shape fared, the fastest first."""
+    timed = [(one, one.against) for one in shape.candidates if one.against is not None]
+    unit, took = in_one_unit([one.time_us for one, _ in timed])
     rows = [
-        (one.name, micro(one.time_us), between(one.against), str(one.rounds), one.fate)
-        for one in shape.candidates
-        if one.against is not None
+        (one.name, time, between(against), str(one.rounds), one.fate)
+        for (one, against), time in zip(timed, took, strict=True)
     ]
     if rows:
-        head = (shape.shape, "time", "against the default", "rounds", "")
+        head = (shape.shape, f"time, {unit}", "against the default", "rounds", "")
         yield from ["", aligned(head, rows[:MOST]).rstrip()]
     if len(rows) > MOST:
         yield f"and {with_unit(len(rows) - MOST, 'more variants')} (--out has them)"

@@ -9,6 +9,7 @@ from statistics import mode
 from typing import Any
 
 from ncuflow.findings.join import led_by_torch
+from ncuflow.format import plain
 from ncuflow.model import Kernel, Point, Results
 
 Line = tuple[tuple[Any, ...], list[Point]]
@@ -185,7 +186,8 @@ def tensor_kinds(all_results: Sequence[Results]) -> dict[str, str]:
             names[lowest[peak]] |= _matrix_opcodes(kernel)
     alone = len(names) == 1
     labels = {
-        first: "/".join(sorted(found)) or ("tensor" if alone else f"{first:,.0f} FLOP/cycle")
+        first: "/".join(sorted(found))
+        or ("tensor" if alone else f"{plain(first, '.0f')} FLOP/cycle")
         for first, found in names.items()
     }
     return {point: labels[lowest[peak]] for point, peak in points.items() if peak}

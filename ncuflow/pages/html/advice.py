@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ncuflow.evidence.provenance import TIERS
 from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape
 from ncuflow.experiments.text import between, departing, longer, ruled, spelled, sure, taken
-from ncuflow.format import MISSING, micro
+from ncuflow.format import MISSING, in_one_unit
 from ncuflow.pages.html import static
 
 COLOURS = 8  # of choices, the most frequent first; what comes after them shares the last
@@ -49,6 +49,7 @@ class ShapeRows(NamedTuple):
     id: str
     shape: AdvisedShape
     take: str
+    head: tuple[str, ...]
     rows: list[tuple[str, ...]]
 
 
@@ -147,11 +148,15 @@ def _id(shape: AdvisedShape) -> str:
 
 def _rows(shape: AdvisedShape) -> ShapeRows:
     timed = sorted(shape.choices, key=lambda one: (one.time_us is None, one.time_us or 0))
-    return ShapeRows(_id(shape), shape, taken(shape), [_row(one, shape) for one in timed])
+    unit, took = in_one_unit([one.time_us for one in timed])
+    plan_unit, plans = in_one_unit([one.plan_us for one in timed])
+    head = ("choice", f"time, {unit}", "compared with the leader", "outcome", "rounds", f"plan(), {plan_unit}")  # fmt: skip
+    rows = [_row(*one, shape) for one in zip(timed, took, plans, strict=True)]
+    return ShapeRows(_id(shape), shape, taken(shape), head, rows)
 
 
-def _row(one: AdvisedChoice, shape: AdvisedShape) -> tuple[str, ...]:
+def _row(one: AdvisedChoice, time: str, plan: str, shape: AdvisedShape) -> tuple[str, ...]:
     outcome = f"{one.fate}: {one.reason}" if one.reason else one.fate
     behind = between(one.behind) if one.behind else MISSING
     rounds = MISSING if one.rounds is None else str(one.rounds)
-    return spelled(one, shape), micro(one.time_us), behind, outcome, rounds, micro(one.plan_us)
+    return spelled(one, shape), time, behind, outcome, rounds, plan

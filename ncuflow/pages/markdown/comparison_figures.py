@@ -17,6 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogFormatter, NullLoc
 
 from ncuflow.compare import records
 from ncuflow.compare.records import Comparison, Named, PointChange
+from ncuflow.format import plain
 from ncuflow.io import write_text
 from ncuflow.pages.markdown.comparison import (
     MOST_CHANGED,
@@ -40,7 +41,7 @@ FINE, COARSE = (
     (5, 10, 30, 100, 300),
     (10, 100, 1000, 10_000, 100_000),
 )  # ticks up to 300 % and beyond
-PLAIN = FuncFormatter(lambda value, _: f"{value:,.10g}")
+PLAIN = FuncFormatter(lambda value, _: plain(value))
 MOST_POINTS, MOST_STEPS, MOST_NAMED = 50, 9, 12
 EXPANDED = 0.2  # a kernel with this share of the change is split into its parts
 

@@ -22,6 +22,7 @@ from ncuflow.evidence.provenance import one_line
 from ncuflow.findings import sanity
 from ncuflow.findings.ceilings import flat_roofs, roofless
 from ncuflow.findings.join import is_merge, main_kernel
+from ncuflow.format import plain
 from ncuflow.io import write_text
 from ncuflow.model import Measurement, Point, Provenance, Results
 from ncuflow.pages.context.series import Curve, axis_of, drawn, series_of, spread, tensor_kinds
@@ -91,7 +92,7 @@ def _plain_log(axis: Axis, base: int = 10) -> None:
     low, high = axis.get_view_interval()
     if base == 10 and floor(log10(high)) - ceil(log10(low)) < FEW_DECADES:
         axis.set_major_locator(LogLocator(base, subs=(1, 2, 5)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     axis.set_minor_locator(NullLocator())
 
 
@@ -218,7 +219,13 @@ def _roofs(
         flat.setdefault(source, top)
         knee = top / slopes[source] if source in slopes else high
         if knee < high:
-            _roof(axes, source, colour, f"{label}: {top:,.0f} TFLOPS", [(knee, top), (high, top)])
+            _roof(
+                axes,
+                source,
+                colour,
+                f"{label}: {plain(top, '.0f')} TFLOPS",
+                [(knee, top), (high, top)],
+            )
     for level, roofs in reversed(memory.items()):
         for source, label, top in roofs:
             slope = top / 1e3
@@ -226,7 +233,7 @@ def _roofs(
             colour = FURTHER_COLOURS.get(level, SOURCE_COLOURS[source])
             if end > low:
                 ends = [(low, low * slope), (end, end * slope)]
-                _roof(axes, source, colour, f"{level}, {label}: {top:,.0f} GB/s", ends)
+                _roof(axes, source, colour, f"{level}, {label}: {plain(top, '.0f')} GB/s", ends)
 
 
 def _colours(ceilings: Sequence[Ceiling]) -> list[str]:
@@ -324,7 +331,7 @@ def sweep(results: Results) -> Figure:
     for (source, label, top), colour in zip(ceilings, _colours(ceilings), strict=True):
         height = highest.get(label, top)
         axes.axhline(height, ls=CEILING_STYLE[source], color=colour, lw=1,
-                     label=f"{label} ceiling: {height:,.0f}")  # fmt: skip
+                     label=f"{label} ceiling: {plain(height, '.0f')}")  # fmt: skip
     unit = {"tflops": "TFLOPS", "gbs": "GB/s"}[axis.rate]
     axes.set(xlabel=axis.name, ylabel=f"{unit} (analytic work / cold event time)", ylim=(0, None))
     _plain_log(axes.xaxis, base=2)
