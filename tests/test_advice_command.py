@@ -1,7 +1,7 @@
 """`ncuflow advise` from end to end: real processes and pipes; FlashInfer and the GPU are none."""
 
-import re
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
