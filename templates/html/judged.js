@@ -11,7 +11,7 @@ const SIGNS = {
   slower: "▲",
   faster: "▼",
   "not tested": "?",
-  "inconclusive": "≈",
+  inconclusive: "≈",
   same: "=",
   "not judged": "·",
 };
