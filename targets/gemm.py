@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from ncuflow.target import reference
@@ -38,6 +39,7 @@ from ncuflow.target.source import (
     no_backend,
     rival,
 )
+from ncuflow.target.workload import Block, EngineCall, RefusedError, Workload, element
 
 BLOCK = 128  # elements of K, and of N for a weight, that share a scale
 CHECKED_ROWS = 1024  # of the output, compared with the reference
@@ -499,6 +501,58 @@ def operators(name: str, shapes: Sequence[Sequence[int]], types: Sequence[str]) 
     return said | ({"batch": batch} if batch > 1 else {}) | ({"dtype": dtype} if dtype else {})
 
 
+def _of_torch(name: str, a: Params) -> Block:
+    """The point that an engine called of torch's products, by its arguments."""
+    tensors = [one for one in a.values() if hasattr(one, "shape")]
+    types = [_TYPES.get(element(one), "") for one in tensors]
+    found = operators(f"aten::{name}", [tuple(one.shape) for one in tensors], types)
+    if found is None:
+        raise RefusedError("it multiplies no two matrices")
+    return found
+
+
+def _called(variant: str, a: Params) -> Block:
+    """The point that an engine called of FlashInfer's, by its arguments; two elements of 4 bits are a byte."""
+    left, right = (a[name] if name in a else a[name.upper()] for name in ("a", "b"))
+    (dtype,) = CALLS[variant].dtypes
+    if dtype == NVFP4 and a.get("block_size", BLOCK_ELEMENTS[NVFP4]) != BLOCK_ELEMENTS[NVFP4]:
+        raise RefusedError("blocks of another size than NVFP4's are measured by no target")
+    if dtype in ("bf16", FP8) and element(left) != dtype:
+        raise RefusedError(f"{variant} of {element(left)} is measured by no target")
+    batch, (m, k) = left.shape[:-2], left.shape[-2:]
+    found = {
+        "variant": variant,
+        "m": m,
+        "n": right.shape[-1],
+        "k": k * (1 + (dtype == NVFP4)),
+        "dtype": dtype,
+    }
+    if batch and batch[0] > 1:
+        found["batch"] = batch[0]
+    return found | ({"backend": a["backend"]} if a.get("backend") in CALLS[variant].names else {})
+
+
+_TYPES = {ours: name for name, ours in TORCH_DTYPES.items()}
+# of torch, whose shapes a profiler tells, but for those in a graph
+_OF_TORCH = {
+    "mm": ("input", "mat2"),
+    "addmm": ("input", "mat1", "mat2"),
+    "bmm": ("input", "mat2"),
+    "matmul": ("input", "other"),
+}
+_ENGINE_CALLS = (
+    EngineCall("torch.nn.functional", "linear", partial(_of_torch, "linear"), tells=("input", "weight")),
+    *(EngineCall("torch", name, partial(_of_torch, name), tells=tells) for name, tells in _OF_TORCH.items()),
+    EngineCall("flashinfer.gemm.gemm_base", "bmm_fp8", partial(_called, "bmm"), tells=("A", "B", "backend")),
+    *(
+        EngineCall(
+            "flashinfer.gemm.gemm_base", name, partial(_called, variant), tells=("a", "b", "block_size", "backend")
+        )
+        for name, variant in (("mm_bf16", "mm"), ("mm_mxfp8", "mm_mxfp8"), ("mm_fp4", "mm_fp4"))
+    ),
+)  # fmt: skip
+
+
 TARGET = Target(
     name="gemm",
     title="Matrix products",
@@ -526,6 +580,7 @@ TARGET = Target(
     work=work,
     written=written,
     prepare=prepare,
+    workload=Workload(calls=_ENGINE_CALLS),
     rules=Rules(operators=operators),
     build=Build(generate=modules, jit=(Jit("gemm", "flashinfer.gemm.gemm_base:get_gemm_module"),)),
     source=Source(

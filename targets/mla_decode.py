@@ -7,6 +7,7 @@ heads. The latent is both key and value, so it is read once.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 from ncuflow.target import attention, reference
@@ -15,7 +16,17 @@ from ncuflow.target.contract import Choice, Opportunity, Target, Work, uneven
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, PageTable, page_table, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.source import Backend, Build, Jit, Source, Symbol, no_backend
-from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine, Workload
+from ncuflow.target.workload import (
+    Block,
+    Definition,
+    EngineCall,
+    Entry,
+    RefusedError,
+    Routine,
+    Workload,
+    element,
+    of_lengths,
+)
 
 LATENT, POSITION = 512, 64  # elements per token: DeepSeek's, the ones that FlashInfer is built for
 SCALE = 1 / math.sqrt(128 + POSITION)  # of a head of 128 elements before its projection is absorbed
@@ -154,7 +165,28 @@ def takes(entry: Entry) -> Block | None:
     return None
 
 
+def called(a: Params) -> Block:
+    """The point that an engine planned, by the arguments of plan(), or what it has of them as its metadata."""
+    said = {**a, **vars(a["metadata"])} if a.get("metadata") is not None else a
+    begins, tokens = said.get("qo_indptr"), said.get("kv_len_arr")
+    if begins is None:
+        begins, tokens = said["cum_seq_lens_q"], said["seq_lens"]
+    queries = {b - a for a, b in pairwise(begins.tolist())}
+    if len(queries) != 1:
+        raise RefusedError("its sequences have unlike numbers of queries")
+    if (a.get("head_dim_ckv") or LATENT, a.get("head_dim_kpe") or POSITION) != (LATENT, POSITION):
+        raise RefusedError(f"only heads of {LATENT} and {POSITION} are measured")
+    return of_lengths(tokens.tolist(), "kv_len") | {
+        "heads": a["num_heads"],
+        "q_len": queries.pop(),
+        "page_size": a["page_size"],
+        "dtype": element(a["q_data_type"]),
+        "backend": backend if (backend := a["self"]._backend) in ("fa2", "fa3") else "auto",
+    }
+
+
 _GETTER = "flashinfer.mla._core:get_batch_mla_module"
+_WRAPPER = "BatchMLAPagedAttentionWrapper.run"
 
 TARGET = Target(
     name="mla_decode",
@@ -193,7 +225,10 @@ TARGET = Target(
     work=work,
     written=lambda p: p["batch"] * p["q_len"] * p["heads"] * LATENT * ITEMSIZE[p["dtype"]],
     prepare=prepare,
-    workload=Workload(takes=takes),
+    workload=Workload(
+        takes=takes,
+        calls=(EngineCall("flashinfer.mla._batch_mla._wrapper", _WRAPPER, called, plan="plan"),),
+    ),
     build=Build(
         generate=modules,
         jit=(Jit("mla", _GETTER, module_arguments, {"backend": "fa2"}),),

@@ -324,6 +324,8 @@ def _called(a: Params, keys: list[int]) -> Block:
         raise RefusedError("what is cached of its sequences is of several lengths")
     if a.get("custom_mask") is not None or a.get("packed_custom_mask") is not None:
         raise RefusedError("it has a mask of its own")
+    if a.get("head_dim_vo") not in (None, a["head_dim_qk"]):
+        raise RefusedError("heads of keys and values of different sizes")
     return of_lengths(queries, "seq_len") | {
         **attention.called(a, "head_dim_qk"),
         "cached": cached.pop(),

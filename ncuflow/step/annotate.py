@@ -6,6 +6,8 @@ in a range ``TARGET(parameter=value, …)``, of NVTX, or of torch's profiler whi
 its plan() says: that is read once a plan. What no point of a target is has no range, and the reason is told at the end.
 
 Launches that are captured into a CUDA graph are left as they are, unless asked for: a replay launches without these calls.
+What was called in a capture is remembered, torch's products among it, and each replay runs in one range that lists it, of
+planned calls by their latest plan().
 """
 
 from __future__ import annotations
@@ -15,18 +17,28 @@ import functools
 import inspect
 import json
 import os
+import string
 import sys
+import threading
+import time
+import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 ENGINE, VARIABLE = "flashinfer", "NCUFLOW_ANNOTATE"
 PLAIN, SEVERAL = (int, float, str), (tuple, list)  # bool is an int
 PLANNED, NOTHING = "_plan_info", (None, None)  # where FlashInfer's wrappers keep what plan() made
-MOST_KEYS = 4096  # shapes of a call that are remembered
+CAPTURED = "_ncuflow_captured"  # where a graph keeps what was called in its capture
+REPLAY = "replay of "  # how the range of a replay begins
+LETTERS = string.ascii_letters + string.digits  # of the calls of a replay that are alike
+MOST_KEYS = 4096  # arguments of a call that are remembered
+MOST_SHAPES = 1 << 15  # of a process: a server's lengths are others in each step
+LEAST_S, SHARE = 1.0, 50  # the workload is written each second, and for a 50th of the time at most
 SITE = """import importlib, importlib.machinery, importlib.util, os, sys
 here = os.path.dirname(os.path.abspath(__file__))
 others = [path for path in sys.path if os.path.abspath(path or ".") != here]
@@ -41,63 +53,163 @@ except Exception as error:  # the engine runs without ranges
 """
 
 
+@dataclass(eq=False, slots=True)
+class Shape:
+    """A shape that was called, and how often: its range, a target and parameters of it."""
+
+    text: str
+    target: str
+    params: Mapping[str, Any]
+    count: int = 0
+
+
+class Tool(NamedTuple):
+    """What of torch each call asks, looked up once, below the functions of torch's that say it at length: engines make hundreds
+    of calls in each step."""
+
+    push: Callable[[str], Any]
+    pop: Callable[[], Any]
+    compiling: Callable[[], bool]
+    profiling: Callable[[], bool]
+    recorded: Callable[[str], Any]
+
+    def run(self, text: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A call in a range."""
+        if self.profiling():
+            with self.recorded(text):
+                return function(*args, **kwargs)
+        self.push(text)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.pop()
+
+
+class Captured:
+    """What was called in the capture of a graph, in order: each call a shape, or a wrapper whose plan() says it when the graph is
+    replayed and where that keeps it."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, str]] = []
+        self.order = ""  # a letter for each, and by letter the call and how often it is there
+        self.apart: list[tuple[Any, str, int]] = []
+
+    def add(self, call: Any, kept: str = "") -> None:
+        """Another call. kept: the attribute of a wrapper's shape, "" where the call is a shape."""
+        self.calls.append((weakref.ref(call) if kept else call, kept))
+
+    def end(self) -> None:
+        """Nothing more is captured."""
+        counts = Counter(self.calls)
+        letters = dict(zip(counts, LETTERS, strict=False))
+        self.order = "".join(letters.get(one, "") for one in self.calls)
+        self.apart = [(*one, counts[one]) for one in letters]
+
+    def text(self) -> str:
+        """The range of a replay, whose calls are counted."""
+        parts = [f"{REPLAY}{self.order}"]
+        for letter, (call, kept, count) in zip(LETTERS, self.apart, strict=False):
+            shape = _planned_shape(call(), kept) if kept else call
+            if shape is not None:
+                shape.count += count
+                parts.append(f"{letter} {shape.text}")
+        return "; ".join(parts)
+
+
+def _planned_shape(wrapper: Any, kept: str) -> Shape | None:
+    """What a wrapper planned last; None where an engine planned since by a function of its own: what such a plan computes is not
+    told."""
+    own = vars(wrapper) if wrapper is not None else {}
+    shape, planned = own.get(kept, NOTHING)
+    return shape if planned is own.get(PLANNED) else None
+
+
+def replayed(text: str) -> Iterator[str]:
+    """The ranges of the calls that a replay repeats, in order; none of another range."""
+    if not text.startswith(REPLAY):
+        return
+    order, *parts = text.removeprefix(REPLAY).split("; ")
+    known = {part[:1]: part[2:] for part in parts}
+    yield from (known[letter] for letter in order if letter in known)
+
+
 class Annotations:
     """What one process wrapped and called. folder: where its workload goes, None for none; captured: whether launches that are
-    captured get ranges."""
+    captured get ranges of their own."""
 
     def __init__(self, folder: str | None, captured: bool) -> None:
         self.folder, self.captured = folder, captured
-        self.called: Counter[str] = Counter()
-        self.shapes: dict[str, tuple[str, Mapping[str, Any]]] = {}  # by range: target, parameters
+        self.shapes: dict[str, Shape] = {}  # by range
+        self.left_out = 0  # calls of shapes that were forgotten
         self.wrapped: dict[str, int] = {}  # calls of each target that are wrapped
         self.refused: Counter[str] = Counter()
-        self.capturing = 0  # graphs whose launches are captured now
+        self.graph: Captured | None = None  # that is captured now
+        self.products: list[
+            tuple[Any, str, Any]
+        ] = []  # of torch, to be taken in place of what is there
+        self.began = self.swapped = False
+        self.written = 0  # calls in the workload
 
     # --- what is called ---------------------------------------------------------------------
 
     @functools.cached_property
-    def run(self) -> Callable[[str, Callable[..., Any], Any, Any], Any]:
-        """A call in a range of a text. Engines make hundreds in each step: what it asks torch is looked up once, below the
-        functions of torch's that say it at length."""
+    def tool(self) -> Tool:
+        """Of torch, which is imported; graphs are followed from here on."""
         import torch
 
         native = getattr(torch.cuda.nvtx, "_nvtx", None)
-        push = getattr(native, "rangePushA", torch.cuda.nvtx.range_push)
-        pop = getattr(native, "rangePop", torch.cuda.nvtx.range_pop)
-        compiling, profiling = torch.compiler.is_compiling, torch.autograd._profiler_enabled
-        recorded, called = torch.autograd.profiler.record_function, self.called
-        if not self.captured:
-            self._follow(torch.cuda.CUDAGraph)
-
-        def run(text: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-            if self.capturing or compiling():
-                return function(*args, **kwargs)
-            called[text] += 1
-            if profiling():
-                with recorded(text):
-                    return function(*args, **kwargs)
-            push(text)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                pop()
-
-        return run
+        self._follow(torch.cuda.CUDAGraph)
+        return Tool(
+            getattr(native, "rangePushA", torch.cuda.nvtx.range_push),
+            getattr(native, "rangePop", torch.cuda.nvtx.range_pop),
+            torch.compiler.is_compiling,
+            torch.autograd._profiler_enabled,
+            torch.autograd.profiler.record_function,
+        )
 
     def _follow(self, graph: Any) -> None:
-        """Know when a CUDA graph is captured, without asking for it at each call. graph: torch's class."""
-        for method, change in (("capture_begin", 1), ("capture_end", -1)):
-            own = getattr(graph, method)
+        """Know what a CUDA graph captures, without asking at each call whether one does, and say it when it is replayed. graph:
+        torch's class."""
+        begin, end, replay = graph.capture_begin, graph.capture_end, graph.replay
 
-            @functools.wraps(own)
-            def followed(*args: Any, own: Any = own, change: int = change, **kwargs: Any) -> Any:
-                self.capturing += change
-                return own(*args, **kwargs)
+        @functools.wraps(begin)
+        def capture_begin(mine: Any, *args: Any, **kwargs: Any) -> Any:
+            made = begin(mine, *args, **kwargs)
+            self.graph = vars(mine)[CAPTURED] = Captured()
+            self._swap_products(True)
+            return made
 
-            setattr(graph, method, followed)
+        @functools.wraps(end)
+        def capture_end(mine: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.graph is not None:
+                self._swap_products(False)
+                self.graph.end()
+                self.graph = None
+            return end(mine, *args, **kwargs)
 
-    def text(self, target: Any, call: Any, arguments: dict[str, Any]) -> str | None:
-        """The range of a call with these arguments; None of what is no point of the target."""
+        @functools.wraps(replay)
+        def replay_in_range(mine: Any) -> Any:
+            captured = vars(mine).get(CAPTURED)
+            if captured is None or not captured.order:
+                return replay(mine)
+            return self.tool.run(captured.text(), replay, (mine,), {})
+
+        graph.capture_begin, graph.capture_end = capture_begin, capture_end
+        graph.replay = replay_in_range
+
+    def _swap_products(self, wrapped: bool) -> None:
+        """Put torch's products that are wrapped in place of its own, or back. They stay as they are where torch has compiled
+        anything: it looks at what it calls."""
+        compiler = sys.modules.get("torch._dynamo.utils")
+        if wrapped == self.swapped or (wrapped and compiler and compiler.counters["frames"]):
+            return
+        self.swapped = wrapped
+        for place, (holder, name, other) in enumerate(self.products):
+            self.products[place] = holder, name, getattr(holder, name)
+            setattr(holder, name, other)
+
+    def shape(self, target: Any, call: Any, arguments: dict[str, Any]) -> Shape | None:
+        """That of a call with these arguments; None of what is no point of the target."""
         from ncuflow.target.workload import RefusedError
 
         try:
@@ -110,105 +222,201 @@ class Annotations:
             self.refused[f"{call.name}: {type(error).__name__}: {error}"[:200]] += 1
             return None
         text = f"{target.name}({', '.join(f'{name}={value}' for name, value in params.items())})"
-        self.shapes[text] = target.name, params
-        return text
+        found = self.shapes.get(text)
+        if found is None:
+            if len(self.shapes) >= MOST_SHAPES:
+                self._forget()
+            found = self.shapes[text] = Shape(text, target.name, params)
+        return found
+
+    def _forget(self) -> None:
+        """Keep the half of the shapes that were called most."""
+        ordered = sorted(self.shapes.values(), key=lambda one: -one.count)
+        kept, rest = ordered[: MOST_SHAPES // 2], ordered[MOST_SHAPES // 2 :]
+        self.left_out += sum(one.count for one in rest)
+        self.shapes = {one.text: one for one in kept}
 
     # --- wrapping ---------------------------------------------------------------------------
 
     def wrap(self, module: ModuleType) -> None:
-        """The declared calls of a module of FlashInfer's that has just been imported."""
+        """The declared calls of a module that has just been imported."""
         from ncuflow.target.contract import known
 
-        for target in known().values():
-            for call in target.workload.calls:
-                if call.module != module.__name__:
-                    continue
-                owner, _, method = call.name.rpartition(".")
-                holder = getattr(module, owner, None) if owner else module
-                function = getattr(holder, method, None)
-                if holder is None or function is None:
-                    continue
-                if call.plan:
-                    self._planned(holder, method, target, call)
-                else:
-                    setattr(holder, method, self._function(function, target, call))
-                self.wrapped[target.name] = self.wrapped.get(target.name, 0) + 1
+        targets = known().values()
+        declared = [
+            (t, c) for t in targets for c in t.workload.calls if c.module == module.__name__
+        ]
+        if declared and not self.began:
+            self._begin()
+        for target, call in declared:
+            self._wrap(module, target, call)
+
+    def _wrap(self, module: ModuleType, target: Any, call: Any) -> None:
+        owner, _, method = call.name.rpartition(".")
+        holder = getattr(module, owner, None) if owner else module
+        function = getattr(holder, method, None)
+        if holder is None or function is None:
+            return
+        if call.plan:
+            self._planned(holder, method, target, call)
+        elif call.module.startswith("torch"):
+            self.products.append((holder, method, self._function(function, target, call)))
+        else:
+            setattr(holder, method, self._function(function, target, call))
+        self.wrapped[target.name] = self.wrapped.get(target.name, 0) + 1
+
+    def _begin(self) -> None:
+        """Before the first call is wrapped: products of torch's, and what keeps the workload of a process that is ended."""
+        self.began, own = True, os._exit
+        for name in ("torch", "torch.nn.functional"):
+            if name in sys.modules:
+                self.wrap(sys.modules[name])
+
+        def leave(status: int) -> None:
+            if any(one.count > 0 for one in self.shapes.values()):
+                self.report()
+            own(status)
+
+        os._exit = leave  # type: ignore[assignment]  # so children of multiprocessing end
+        os.register_at_fork(after_in_child=self._forked)
+        self._forked()
+
+    def _forked(self) -> None:
+        """This process is another than the one whose calls were counted, and has none of its threads."""
+        for one in self.shapes.values():
+            one.count = 0
+        self.left_out = self.written = 0
+        if self.folder:
+            threading.Thread(target=self._keep, name="ncuflow annotate", daemon=True).start()
 
     def _planned(self, holder: Any, method: str, target: Any, call: Any) -> None:
         """A method that computes what another planned, and that one; both by all names that their class has for them."""
         annotations, own = self, {name: vars(holder)[name] for name in (method, call.plan)}
         names = Names(own[call.plan])
-        kept, in_range = f"_ncuflow_{target.name}", self.run
+        kept, tool, planner, runner = (
+            f"_ncuflow_{target.name}",
+            self.tool,
+            own[call.plan],
+            own[method],
+        )
 
-        @functools.wraps(own[call.plan])
+        @functools.wraps(planner)
         def plan(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
-            made = own[call.plan](wrapper, *args, **kwargs)
-            text = annotations.text(target, call, names.of((wrapper, *args), kwargs))
-            vars(wrapper)[kept] = text, vars(wrapper).get(PLANNED)
+            made = planner(wrapper, *args, **kwargs)
+            shape = annotations.shape(target, call, names.of((wrapper, *args), kwargs))
+            vars(wrapper)[kept] = shape, vars(wrapper).get(PLANNED)
             return made
 
-        @functools.wraps(own[method])
+        @functools.wraps(runner)
         def run(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
-            own_state = vars(wrapper)
-            text, planned = own_state.get(kept, NOTHING)
-            # Engines plan by functions of their own as well: what such a plan computes is not told.
-            if text is None or planned is not own_state.get(PLANNED):
-                return own[method](wrapper, *args, **kwargs)
-            return in_range(text, own[method], (wrapper, *args), kwargs)
+            shape = None if tool.compiling() else _planned_shape(wrapper, kept)
+            if shape is None:
+                return runner(wrapper, *args, **kwargs)
+            if annotations.graph is not None:
+                annotations.graph.add(wrapper, kept)
+                if not annotations.captured:
+                    return runner(wrapper, *args, **kwargs)
+            else:
+                shape.count += 1
+            return tool.run(shape.text, runner, (wrapper, *args), kwargs)
 
         for name, was in list(vars(holder).items()):
-            if was is own[call.plan] or was is own[method]:
-                setattr(holder, name, plan if was is own[call.plan] else run)
+            if was is planner or was is runner:
+                setattr(holder, name, plan if was is planner else run)
 
     def _function(self, function: Callable[..., Any], target: Any, call: Any) -> Callable[..., Any]:
         """A function whose own arguments tell the shape; told once for arguments of the same shapes."""
-        names, texts, run = Names(function), dict[Any, str | None](), self.run
-        order = names.order
-        told = [(order.index(name), name) for name in call.tells if name in order]
+        annotations, names, shapes = self, Names(function, call.tells), dict[Any, Shape | None]()
+        push, pop, compiling, profiling, recorded = self.tool
+        told = [(names.order.index(name), name) for name in call.tells if name in names.order]
         only, (at, name) = len(told) == 1, told[0] if told else (0, "")
 
         @functools.wraps(function)
         def annotated(*args: Any, **kwargs: Any) -> Any:
+            if compiling():
+                return function(*args, **kwargs)
             n = len(args)
             if only:  # most calls: without a loop
-                value = args[at] if n > at else kwargs.get(name)
-                key = _shape(value)
+                key = _shape(args[at] if n > at else kwargs.get(name))
             else:
                 key = tuple([_shape(args[at] if at < n else kwargs.get(name)) for at, name in told])
             try:
-                text = texts[key]
+                shape = shapes[key]
             except KeyError:
-                if len(texts) >= MOST_KEYS:
-                    texts.clear()
-                text = self.text(target, call, names.of(args, kwargs))
-                texts[key] = text
-            return function(*args, **kwargs) if text is None else run(text, function, args, kwargs)
+                if len(shapes) >= MOST_KEYS:
+                    shapes.clear()
+                shape = shapes[key] = annotations.shape(target, call, names.of(args, kwargs))
+            if shape is None:
+                return function(*args, **kwargs)
+            if annotations.graph is not None:
+                annotations.graph.add(shape)
+                if not annotations.captured:
+                    return function(*args, **kwargs)
+            else:
+                shape.count += 1
+            if profiling():
+                with recorded(shape.text):
+                    return function(*args, **kwargs)
+            push(shape.text)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                pop()
 
         return annotated
 
     # --- at the end -------------------------------------------------------------------------
 
+    def _keep(self) -> None:
+        """Write the workload again and again: a process that is killed says nothing more."""
+        wait = LEAST_S
+        while True:
+            time.sleep(wait)
+            began = time.monotonic()
+            self.write()
+            wait = max(LEAST_S, SHARE * (time.monotonic() - began))
+
+    def write(self) -> None:
+        """The workload as it is by now, whole or not at all."""
+        called = [one for one in [*self.shapes.values()] if one.count]
+        calls = sum(one.count for one in called)
+        if not self.folder or calls == self.written:
+            return
+        rows = [[one.target, one.params, one.count] for one in called]
+        path = Path(self.folder, f"{os.getpid()}.json")
+        new = path.with_suffix(f".{threading.get_ident()}")
+        new.write_text(json.dumps(rows), encoding="utf-8")
+        new.replace(path)
+        self.written = calls
+
     def report(self) -> None:
         """A line of what was wrapped and called, and the workload, where this process called anything."""
-        shapes = Counter(self.shapes[text][0] for text in self.called)
-        told = ", ".join(f"{name} {n} shapes" for name, n in sorted(shapes.items()))
+        called = [one for one in self.shapes.values() if one.count]
+        kinds = sorted(Counter(one.target for one in called).items())
+        told = ", ".join(f"{name} {n} shapes" for name, n in kinds)
         wrapped = ", ".join(sorted(self.wrapped))
         print(
-            f"ncuflow annotate: process {os.getpid()}: {sum(self.called.values())} calls in ranges ({told or 'none'}); "
+            f"ncuflow annotate: process {os.getpid()}: {sum(one.count for one in called)} calls in ranges ({told or 'none'}); "
             f"wrapped: {wrapped or 'nothing'}",
             file=sys.stderr,
         )
         for reason, n in self.refused.most_common(5):
             print(f"ncuflow annotate: without a range, {n} times: {reason}", file=sys.stderr)
-        if self.folder and self.called:
-            rows = [[*self.shapes[text], n] for text, n in self.called.items()]
-            Path(self.folder, f"{os.getpid()}.json").write_text(json.dumps(rows), encoding="utf-8")
+        if self.left_out:
+            print(
+                f"ncuflow annotate: {self.left_out} calls of rare shapes are not in the workload",
+                file=sys.stderr,
+            )
+        self.write()
 
 
 class Names:
     """The names of a function's parameters, and their defaults: what binds hundreds of calls a step has to be quick."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], otherwise: tuple[str, ...] = ()) -> None:
+        self.order, self.defaults = [*otherwise], dict[str, Any]()
+        if inspect.isbuiltin(function):  # has no signature
+            return
         every = inspect.signature(function).parameters.values()
         placed = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self.order = [one.name for one in every if one.kind in placed]

@@ -17,6 +17,7 @@ from ncuflow.findings.kernelname import COMMUNICATION, COPY, SAMPLING, bare, fam
 from ncuflow.format import percent
 from ncuflow.io import read_yaml
 from ncuflow.parsers.timeline import GRAPH, KERNEL, UNSAID, Ints, Numbered, Timeline
+from ncuflow.step.annotate import REPLAY
 from ncuflow.step.record import GapsOfStep
 from ncuflow.target.rules import ENDLESS
 
@@ -84,7 +85,9 @@ def _of_ranges(timeline: Timeline, pattern: re.Pattern[str], places: Ints) -> li
     """A span for each range of such a name in which something was launched, by the time of its call on its thread; those
     inside of another of them are part of it."""
     chosen = [
-        number for number, text in enumerate(timeline.texts) if pattern.search(text[:LONGEST])
+        number
+        for number, text in enumerate(timeline.texts)
+        if pattern.search(text[:LONGEST]) and not text.startswith(REPLAY)
     ]
     ranges = timeline.ranges.arrays()
     if not chosen or not len(timeline.ranges):

@@ -12,6 +12,7 @@ from typing import Any
 from ncuflow.findings import kernelname
 from ncuflow.io import BadInput, read_json
 from ncuflow.parsers.timeline import Launched, Operator
+from ncuflow.step.annotate import REPLAY
 from ncuflow.step.detection import WORDS
 from ncuflow.sweep.workloads import dumped
 from ncuflow.target.contract import Target, known
@@ -32,6 +33,7 @@ CALLED = re.compile(r"\b\w++::\w++")
 SIZES = "sizes = [["
 DUMP = "the dump"
 FINISHES = "it finishes the call before it"
+IN_RANGE, IN_CAPTURE = "a range around the launch", "the capture of its graph"
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,10 @@ def _size(value: object) -> int | None:
     return value if type(value) is int and 0 < value < 1 << 31 else None
 
 
-def of_range(text: str) -> Shape | None:
-    """The shape that a range states as TARGET(parameter=value, …); None of another range."""
-    for match in RANGE.finditer(text):
+def of_range(text: str, source: str = IN_RANGE) -> Shape | None:
+    """The shape that a range states as TARGET(parameter=value, …); None of another range, and of a replay's, which states
+    many."""
+    for match in () if text.startswith(REPLAY) else RANGE.finditer(text):
         if ENDLESS.search(match["params"]):
             continue
         target = known().get(match["target"])
@@ -112,8 +115,19 @@ def of_range(text: str) -> Shape | None:
         words = [word.partition("=") for word in match["params"].split(",")]
         params = {name.strip(): _read(value.strip()) for name, _, value in words}
         own = {name: value for name, value in params.items() if name in target.parameters}
-        return Shape(target, (own,), "a range around the launch")
+        return Shape(target, (own,), source)
     return None
+
+
+def is_of(one: Launched, stated: Shape) -> bool:
+    """Whether a kernel may be of the call that states a shape: of its target, or of a library with names of its own."""
+    targets = kernelname.targets_of(kernelname.decode(one.name).name)
+    if stated.target in targets:
+        return True
+    if targets or stated.target is None:
+        return False
+    own = {kernelname.family(kernel.name) for kernel in stated.target.source.kernels}
+    return kernelname.family(one.name) in (own or {"GEMM"})
 
 
 def sized(text: str) -> Operator | None:

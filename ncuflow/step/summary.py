@@ -41,13 +41,13 @@ from ncuflow.step.reference import (
 )
 from ncuflow.step.rows import share_pct
 from ncuflow.step.shapes import KnownFacts, Shape
+from ncuflow.step.stated import REDUCES, Ranges, Stated
 from ncuflow.target.launch import Params
 from ncuflow.target.rules import Host
 
 # of FlashInfer, whose launch rules are tried: a trace does not say its own
 VERSIONS = ((0, 7), (0, 6))
 US = 1e-3
-_REDUCES = re.compile(r"split_?k_?reduce", re.IGNORECASE)  # of a product that cuBLAS splits along k
 _LAUNCHES = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
 SLOWED = "the profiler wrote down shapes, which slows the host: what the GPU waits for it is at most this in the engine alone"
 NODE = "CUDA graphs were traced as a whole: record with `nsys profile --cuda-graph-trace=node`, and each of their kernels is told"
@@ -287,7 +287,7 @@ class Summary:
         self, step: StepSpan, time: detection.BusyTime, alike: Sequence[StepSpan]
     ) -> tuple[list[KernelOfStep], list[GainOfStep]]:
         rows = self.timeline.rows
-        facts, ranges = self._facts(step), self._ranges(step)
+        facts, ranges = self._facts(step), self._ranges.of(step.rows)
         what, operators = (rows[name][step.rows].tolist() for name in ("what", "operator"))
         sizes = self._sizes(step)
         keys = list(zip(what, ranges, operators, sizes, strict=True))
@@ -408,66 +408,69 @@ class Summary:
             places[key].append(place)
         return places
 
-    def _ranges(self, step: StepSpan) -> list[int]:
-        """For each row the name of the innermost range around its call that states a shape; UNSAID without."""
-        starts, ends, names = self._stating
-        found = []
-        for call in self.timeline.rows["call"][step.rows].tolist():
-            place = int(np.searchsorted(starts, call, "right")) - 1 if call >= 0 else -1
-            stating = next(
-                (p for p in range(place, max(-1, place - 4), -1) if ends[p] >= call), None
-            )
-            found.append(UNSAID if stating is None else int(names[stating]))
-        return found
+    @cached_property
+    def _ranges(self) -> Ranges:
+        return Ranges(self.timeline)
 
     @cached_property
-    def _stating(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        ranges = self.timeline.ranges.arrays()
-        texts = self.timeline.texts
-        stating = [
-            n
-            for n in np.unique(ranges["name"]).tolist()
-            if shapes.of_range(texts[n]) or shapes.sized(texts[n])
-        ]
-        mine = np.flatnonzero(np.isin(ranges["name"], stating))
-        mine = mine[np.argsort(ranges["start"][mine], kind="stable")]
-        return ranges["start"][mine], ranges["end"][mine], ranges["name"][mine]
+    def _eager(self) -> dict[int, list[Shape]]:
+        """By what was launched outside of any graph, the shapes that the profiler or a range stated, where the launch says all
+        of a shape: not of attention, whose lengths are in no launch."""
+        rows, found = self.timeline.rows, defaultdict[int, dict[str, Shape]](dict)
+        eager = np.flatnonzero(rows["graph"] < 0)
+        texts = self._ranges.of(eager)
+        pairs = zip(
+            rows["what"][eager].tolist(), texts, rows["operator"][eager].tolist(), strict=True
+        )
+        for what, stated, operator in {*pairs}:
+            shape = self._stated(self.timeline.kinds[what], stated, operator)
+            if shape and shape.target and "lengths" not in shape.target.parameters:
+                found[what][str(shape.candidates)] = shape
+        return {what: [*shapes.values()] for what, shapes in found.items()}
 
     def _shape(
-        self, key: tuple[int, int, int, int], facts: KnownFacts, graph: bool
+        self, key: tuple[int, Stated, int, int], facts: KnownFacts, graph: bool
     ) -> Shape | None:
         """The shape of a kernel's launch; None of what is no kernel."""
-        what, name, operator, _ = key
+        what, stated, operator, _ = key
         one = self.timeline.kinds[what]
         if one.kind != KERNEL:
             return None
-        if _REDUCES.search(one.name):
+        if REDUCES.search(one.name):
             return Shape(None, refusal=shapes.FINISHES, source="the launch", finishes=True)
         if operator != UNSAID:
             said = counted.heads(self.timeline.shapes[operator])
             facts = facts.joined(said, f"the shapes of {self.timeline.shapes[operator].name}")
         launched = shapes.of_launch(one, facts, self.hosts, graph)
-        if name != UNSAID:
-            text = self.timeline.texts[name]
-            sized = shapes.sized(text)
-            stated = shapes.of_range(text) or (shapes.of_operator(sized) if sized else None)
-            if stated is not None and not launched.finishes and self._is_of(one, stated):
-                return stated
-        if operator != UNSAID and not launched.candidates:
-            stated = shapes.of_operator(self.timeline.shapes[operator])
-            if stated is not None and self._is_of(one, stated):
-                return stated
-        return launched
+        if launched.finishes:
+            return launched
+        told = self._stated(one, stated, UNSAID if launched.candidates else operator)
+        if told is None and graph and not launched.candidates:
+            told = self._alike(what, facts)
+        return told or launched
 
-    def _is_of(self, one: Launched, stated: Shape) -> bool:
-        """Whether a kernel may be of the call that states a shape: of its target, or of a library with names of its own."""
-        targets = kernelname.targets_of(kernelname.decode(one.name).name)
-        if stated.target in targets:
-            return True
-        if targets or stated.target is None:
-            return False
-        own = {kernelname.family(kernel.name) for kernel in stated.target.source.kernels}
-        return kernelname.family(one.name) in (own or {"GEMM"})
+    def _stated(self, one: Launched, stated: Stated, operator: int) -> Shape | None:
+        """By a range, or else by the operator that launched it."""
+        text, source = stated
+        sized = shapes.sized(text)
+        of_text = shapes.of_range(text, source) or (shapes.of_operator(sized) if sized else None)
+        of_operator = (
+            None if operator == UNSAID else shapes.of_operator(self.timeline.shapes[operator])
+        )
+        return next((s for s in (of_text, of_operator) if s and shapes.is_of(one, s)), None)
+
+    def _alike(self, what: int, facts: KnownFacts) -> Shape | None:
+        """That of the eager launches of the same kernel, grid and block, of as many tokens; of several all."""
+        tokens = facts.values.get("tokens")
+        found = [
+            one
+            for one in self._eager.get(what, ())
+            if tokens is None or tokens[0] <= one.candidates[0].get("m", tokens[0]) <= tokens[1]
+        ]
+        if not found:
+            return None
+        candidates = tuple(one.candidates[0] for one in found)
+        return Shape(found[0].target, candidates, "an eager launch of the same kernel and grid")
 
     def _measured(self, row: KernelOfStep, shape: Shape, call_us: float) -> None:
         """Put the roof and the nearest point into a row of a known shape; call_us: of one call."""

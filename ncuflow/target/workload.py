@@ -6,9 +6,10 @@ cases of several targets have in common is read here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from ncuflow.target.inputs import DTYPES, ITEMSIZE
@@ -174,7 +175,8 @@ Entry = Routine | Definition
 class EngineCall:
     """A call of FlashInfer's by which an engine launches the kernels of a target.
 
-    module, name: where FlashInfer has it, a function or CLASS.METHOD; plan: the method of that class whose arguments tell the
+    module, name: where FlashInfer has it, a function or CLASS.METHOD (of torch: what is looked at in the capture of a graph
+    alone); plan: the method of that class whose arguments tell the
     shape, "" where those of the call do that ``tells`` names; params: the parameters of a point, of those arguments by name,
     ``self`` among them. It raises RefusedError where no point of the target is such a call.
     """
@@ -197,8 +199,8 @@ def element(tensor: Any) -> str:
 def cached_tokens(indptr: Any, last_page_len: Any, page_size: int) -> list[int]:
     """Tokens of each sequence in a paged cache, by tensors of plan()."""
     begins, last = indptr.tolist(), last_page_len.tolist()
-    sizes = [b - a for a, b in pairwise(begins)]
-    return [(n - 1) * page_size + left if n else 0 for n, left in zip(sizes, last, strict=False)]
+    each = zip(begins, begins[1:], last, strict=False)
+    return [(end - begin - 1) * page_size + left if end > begin else 0 for begin, end, left in each]
 
 
 def of_lengths(lengths: Sequence[int], mean: str) -> Block:
@@ -236,8 +238,10 @@ def uniform(batch: int, longest: int) -> str:
 def listed(lengths: Sequence[int]) -> str:
     """The lengths as a list that an id can hold: neighbours are averaged where there are too many."""
     ordered = sorted(lengths, reverse=True)
-    if len(set(ordered)) > QUANTILES:
+    sizes: Counter[int] = Counter(ordered)
+    if len(sizes) > QUANTILES:
         bounds = [len(ordered) * i // QUANTILES for i in range(QUANTILES + 1)]
-        parts = [ordered[a:b] for a, b in pairwise(bounds) if b > a]
-        ordered = [round(sum(part) / len(part)) for part in parts for _ in part]
-    return "_".join(f"{len(list(same))}x{length}" for length, same in groupby(ordered))
+        sizes = Counter()
+        for a, b in pairwise(bounds):
+            sizes[round(sum(ordered[a:b]) / (b - a))] += b - a
+    return "_".join(f"{count}x{length}" for length, count in sizes.items())

@@ -1,0 +1,95 @@
+"""Shapes of the nodes of a CUDA graph: of the calls in its capture, or of an eager launch that is alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import some
+from engine_trace import LAYERS, MadeTrace, decode_step, layers
+
+from ncuflow.step import trace as steps
+from ncuflow.step.record import KernelOfStep, StepAnswer
+
+# As the hook writes it: a norm, a product, an append, attention and an activation a layer, then a draw.
+NORM = "rmsnorm(variant=fused_add_rmsnorm, rows=32, hidden=4096, dtype=f16)"
+PRODUCTS = [f"gemm(variant=mm, m=32, n={n}, k=4096, dtype=f16)" for n in (6144, 28672)]
+DECODE = "decode(batch=32, kv_len=777, qo_heads=32, kv_heads=8, head_dim=128, page_size=16, dtype=f16, cores=cuda)"
+DRAW = "sampling(variant=top_p, batch=32, vocab=128256)"
+WHOLE = f"replay of abcadcf; a {NORM}; b {PRODUCTS[0]}; c {DECODE}; d {PRODUCTS[1]}; f {DRAW}"
+
+
+def replayed(tmp_path: Path, text: str, eager: int = 0) -> StepAnswer:
+    """Three replays in a range of this text, behind so many eager steps whose products the profiler saw."""
+    trace = MadeTrace()
+    for _ in range(eager):
+        decode_step(trace)
+    for number in range(3):
+        begin = trace.at
+        trace.call("cudaGraphLaunch", begin - 5, 3, 9000 + number)
+        trace.range(text, begin - 6, begin - 1)
+        decode_step(trace, graph=9000 + number)
+        trace.copy(128, way="DtoH (Device -> Pageable)")
+    for event in trace.events:  # the profiler has no operator of a replay
+        if event["args"].get("graph node id"):
+            event["args"].pop("External id")
+    return steps.step(trace.write(tmp_path / "trace.json"))
+
+
+def rows(found: StepAnswer) -> list[KernelOfStep]:
+    return next(one for one in found.groups if one.replayed).kernels
+
+
+def test_each_node_has_the_shape_of_its_call_in_the_capture(tmp_path: Path) -> None:
+    told = {row.name: row.shape for row in rows(replayed(tmp_path, WHOLE))}
+    decode = told["BatchDecodeWithPagedKVCacheKernel"]
+    assert decode.source == "the capture of its graph"
+    assert [one["kv_len"] for one in decode.candidates] == [777]
+    merge = told["PersistentVariableLengthMergeStatesKernel"]
+    assert not merge.candidates and "finishes" in merge.refusal
+    assert told["TopPSamplingFromProbKernel"].candidates[0]["vocab"] == 128256
+    products = [row.shape for row in rows(replayed(tmp_path, WHOLE)) if row.family == "GEMM"]
+    assert LAYERS == 2 and [one.source for one in products] == ["the capture of its graph"] * 2
+    assert {one.candidates[0]["n"] for one in some(products)} == {6144, 28672}
+
+
+def test_products_that_are_not_as_many_as_were_captured_have_no_shape(tmp_path: Path) -> None:
+    """Three products of two shapes were captured, and two run: which is which is not told. What all calls agree in is."""
+    text = WHOLE.replace("abcadcf", "abcadcdf")
+    found = {row.name: row.shape for row in rows(replayed(tmp_path, text))}
+    (product,) = [row for row in rows(replayed(tmp_path, text)) if row.family == "GEMM"]
+    assert product.shape is None or not product.shape.candidates
+    assert found["BatchDecodeWithPagedKVCacheKernel"].candidates
+
+
+def test_a_graph_without_its_capture_has_the_products_of_eager_launches(tmp_path: Path) -> None:
+    found = replayed(tmp_path, "another range", eager=3)
+    (product,) = [row for row in rows(found) if row.family == "GEMM"]
+    assert product.shape.source == "an eager launch of the same kernel and grid"
+    assert [(one["m"], one["n"], one["k"]) for one in product.shape.candidates] == [
+        (32, 6144, 4096)
+    ]
+    attention = next(row for row in rows(found) if "BatchDecode" in row.name)
+    assert not any("eager" in row.shape.source for row in rows(found) if row.family == "attention")
+    assert not any(one.get("kv_len") == 777 for one in attention.shape.candidates)
+
+
+@pytest.mark.parametrize("text", ["replay of ", "replay of abc", "replay of ab; a ; b nothing(x=1)", "replay of é; é decode()"])  # fmt: skip
+def test_a_damaged_range_of_a_replay_states_nothing(tmp_path: Path, text: str) -> None:
+    assert not any(
+        "capture" in (row.shape.source if row.shape else "")
+        for row in rows(replayed(tmp_path, text))
+    )
+
+
+def test_a_replay_s_range_is_no_step_of_its_own(tmp_path: Path) -> None:
+    """Its text has the words of one, "decode(batch=…": steps are told by what they draw."""
+    trace = MadeTrace()
+    for number in range(3):
+        begin = trace.at
+        trace.call("cudaGraphLaunch", begin - 5, 3, 9000 + number)
+        trace.range(WHOLE, begin - 6, begin - 1)
+        decode_step(trace, graph=9000 + number)
+        layers(trace, 32, "void attention()", (1, 1, 1), (32, 1, 1), 0)
+    found = steps.step(trace.write(tmp_path / "trace.json"))
+    assert "ranges" not in found.found_by
