@@ -168,9 +168,9 @@ def takes(entry: Entry) -> Block | None:
 def called(a: Params) -> Block:
     """The point that an engine planned, by the arguments of plan(), or what it has of them as its metadata."""
     said = {**a, **vars(a["metadata"])} if a.get("metadata") is not None else a
-    begins, tokens = said.get("qo_indptr"), said.get("kv_len_arr")
-    if begins is None:
-        begins, tokens = said["cum_seq_lens_q"], said["seq_lens"]
+    dense = said.get("qo_indptr") is None
+    begins = said["cum_seq_lens_q" if dense else "qo_indptr"]
+    tokens = said["seq_lens" if dense else "kv_len_arr"]
     queries = {b - a for a, b in pairwise(begins.tolist())}
     if len(queries) != 1:
         raise RefusedError("its sequences have unlike numbers of queries")

@@ -74,7 +74,15 @@ def test_a_graph_without_its_capture_has_the_products_of_eager_launches(tmp_path
     assert not any(one.get("kv_len") == 777 for one in attention.shape.candidates)
 
 
-@pytest.mark.parametrize("text", ["replay of ", "replay of abc", "replay of ab; a ; b nothing(x=1)", "replay of é; é decode()"])  # fmt: skip
+DAMAGED = (
+    "replay of ",
+    "replay of abc",
+    "replay of ab; a ; b nothing(x=1)",
+    "replay of é; é decode()",
+)
+
+
+@pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_range_of_a_replay_states_nothing(tmp_path: Path, text: str) -> None:
     assert not any(
         "capture" in (row.shape.source if row.shape else "")
