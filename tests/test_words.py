@@ -31,7 +31,7 @@ COMMENT = re.compile(r"/\*.*?\*/|^\s*//.*?$|\{#.*?#\}", re.S | re.M)
 MADE = re.compile(
     r"<!-- scripts/docs\.py: .*?<!-- end -->", re.S
 )  # of records, which programs read
-MOST = {"README.md": 900, "docs": 26_850}  # words
+MOST = {"README.md": 900, "docs": 25_000}  # words
 
 
 def strings(path: Path) -> Iterator[str]:
