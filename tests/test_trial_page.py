@@ -63,7 +63,7 @@ def test_it_says_what_the_record_has() -> None:
         [
             "slow.patch at twice: slower",
             "GPU NVIDIA H200",
-            "twice/toy_n3 slower 100 µs 110 µs +10.0 % (+9.5 to +10.5)",
+            "twice/toy_n3 slower 100 110 +10.0 % (+9.5 to +10.5)",
             "+10 µs (100 % of the difference): ToyKernel: compiled code",
             "registers 40 → registers 48",
             "long_scoreboard +10 µs",
@@ -150,7 +150,7 @@ def test_a_page_is_made_of_the_record_alone(tmp_path, capsys):
     assert out.read_text(encoding="utf-8") == page.rendered([trial_data.trial()])
     dispatch(["trial-page", str(write(tmp_path, every())), "--out", str(out)])
     said = Parsed(out.read_text(encoding="utf-8")).said
-    assert "3 changes" in said and "1 slow.patch +4.9 % slower" in said
+    assert "3 changes" in said and "slow.patch 1 +4.9 % slower" in said
     assert "– slow.patch – not compiled" in said
     assert "kB" in capsys.readouterr().err
 

@@ -18,7 +18,7 @@ from ncuflow.experiments.record import (
     Trial,
 )
 from ncuflow.format import change as relative
-from ncuflow.format import micro, number, percent, quantity
+from ncuflow.format import in_one_unit, micro, number, percent, quantity, with_unit
 from ncuflow.pages import Context
 from ncuflow.pages.html import static
 from ncuflow.parsers.registry import METRICS
@@ -55,12 +55,11 @@ def _rendered(trials: Sequence[Trial], most: int) -> str:
         sections += [(f"trial-{view.number}", view.trial.change.name) for view in views]
     return static.rendered(
         "trial.html.j2",
-        ", ".join(trial.change.name for _, trial in ranked),
+        with_unit(len(trials), "changes") if ranking else trials[0].change.name,
         f"{ranked[0][1].target} · {ranked[0][1].gpu or 'unknown GPU'}",
         sections,
         ranking=ranking,
         trials=views,
-        micro=micro,
         number=number,
         percent=percent,
         place=file_and_line,
@@ -125,6 +124,9 @@ class TrialView:
         self.trial, self.number = trial, number
         self.points = trial.points
         self.timed = [point for point in trial.points if point.timing is not None]
+        self.timings = [point.timing for point in trial.points if point.timing is not None]
+        self.unit, took = in_one_unit([us for t in self.timings for us in (t.base_us, t.change_us)])
+        self.times = [*zip(self.timed, took[::2], took[1::2], strict=True)]
         self.cases = list({case.id: case for p in trial.points for case in p.cases}.values())
         self.right = sum(case.status == "ok" for case in self.cases)
         self.kernels = [(m, k) for m in trial.modules for k in m.kernels]
@@ -180,10 +182,9 @@ class TrialView:
     @cached_property
     def axis(self) -> Axis:
         """One axis for the intervals of all points."""
-        timings = [point.timing for point in self.timed if point.timing is not None]
         ends = [
             end
-            for one in timings
+            for one in self.timings
             for found in (one.change, one.noise)
             for end in (found.low, found.high)
         ]
