@@ -151,7 +151,7 @@ def test_a_page_is_made_of_the_record_alone(tmp_path, capsys):
     dispatch(["trial-page", str(write(tmp_path, every())), "--out", str(out)])
     said = Parsed(out.read_text(encoding="utf-8")).said
     assert "3 changes" in said and "slow.patch 1 +4.9 % slower" in said
-    assert "– slow.patch – not compiled" in said
+    assert "slow.patch – – not compiled" in said
     assert "kB" in capsys.readouterr().err
 
 
