@@ -68,7 +68,7 @@ def other_values(target: Target, key: str) -> list[Any]:
 
 
 def test_an_unknown_target_is_one_error_that_names_the_known() -> None:
-    with pytest.raises(ValueError, match="kernel target 'launch'; there are: activation, apis"):
+    with pytest.raises(ValueError, match="target 'launch'; there are: activation, allreduce"):
         load("launch")
 
 
@@ -244,6 +244,8 @@ def test_what_a_target_does_not_write_passed_dram(name: str, finished: Finished)
          2 * 2 * 128 * 256, 130 * (256 + 8) + 2 * 2 * 128),
         ("gemm", {"variant": "mm_fp4", "dtype": "nvfp4", "m": 2, "n": 128, "k": 256},
          2 * 2 * 128 * 256, 130 * (128 + 16) + 2 * 2 * 128),
+        # of three others' a sum each, and 6 of the norm
+        ("allreduce", {"ranks": 4, "tokens": 3, "hidden": 8}, 24 * 9, 4 * 24 * 2 + 16),
         # 3 sequences see 16 + 5 tokens each; 16 + 3*5 are kept
         ("cascade", {"batch": 3, "prefix": 16, "kv_len": 5}, 4 * 63 * 32 * 128, 2 * 2 * 128 * (3 * 32 + 31 * 8)),
         # 3 rows of 7 tokens, of whose 21 pairs a causal mask leaves half a square out, and 2 sequences of 5
@@ -365,6 +367,11 @@ def test_work_of_known_cases(name: str, changes: dict[str, Any], flops: int, mov
         ("moe", {"backend": "cute-dsl"}, B200, "cute-dsl needs compute capability 9.0"),
         ("moe", {"backend": "mono", "dtype": "fp8"}, H200, "mono_moe has one shape"),
         ("moe", {"backend": "torch", "dtype": "fp8"}, H200, "with weights of bf16, not fp8"),
+        ("allreduce", {"variant": "twoshot", "tokens": 2}, H200, "2 are no more than the 2 ranks"),
+        ("allreduce", {"variant": "vllm", "tokens": 8192}, H200, "messages up to 8 MiB, not 128"),
+        ("allreduce", {"tokens": 8193}, H200, "its workspace is for 8192 tokens"),
+        ("allreduce", {}, A100, "auto needs compute capability 9.0"),
+        ("allreduce", {"variant": "nccl"}, A100, None),
         ("cascade", {"prefix": 100}, H200, "does not fill its pages of 16"),
         ("cascade", {"kv_heads": 5}, H200, "not a multiple of 5"),
         ("cascade", {"variant": "flat"}, A100, None),
