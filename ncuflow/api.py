@@ -12,7 +12,7 @@ instruction issue 74 %, L1/shared 68 %, otherwise latency-bound
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -234,8 +234,10 @@ def step(
     advice: str | Path | None = None,
     known: Mapping[str, int] | None = None,
     device: int | None = None,
+    wall: Sequence[str] = (),
 ) -> StepAnswer:
-    """The steps of an engine's trace, kernel by kernel: what `ncuflow step` prints; known: of the model, such as hidden=4096.
+    """The steps of an engine's trace, kernel by kernel: what `ncuflow step` prints; known: of the model, such as hidden=4096;
+    wall: what steps take without the profiler, such as "decode=3.1ms".
 
     Raises BadInput where a file is not what it should be.
     """
@@ -245,7 +247,7 @@ def step(
         None if one is None else Path(one) for one in (dump, recording, advice)
     )
     said = [f"{name}={value}" for name, value in (known or {}).items()]
-    found = steps.step(Path(trace), folder, held, advised, said, device)
+    found = steps.step(Path(trace), folder, held, advised, said, device, wall)
     Displayed.TEXTS[type(found)] = steps.report
     return found
 

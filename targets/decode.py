@@ -272,7 +272,7 @@ TARGET = Target(
         shapes=fa2.decode_shapes,
         named=trtllm.GENERATION,
         finishers=(attention.MERGE.name,),
-        tells=lambda p: {n: p[n] for n in ("qo_heads", "kv_heads", "head_dim") if n in p},
+        tells=attention.tells,
     ),
     build=Build(
         early=True,

@@ -399,6 +399,7 @@ TARGET = Target(
         shapes=fa2.prefill_shapes,
         named=trtllm.CONTEXT,
         finishers=(attention.MERGE.name,),
+        tells=attention.tells,
     ),
     build=Build(
         early=True,

@@ -245,7 +245,7 @@ def test_a_page_of_many_names_is_bounded_and_says_so(tmp_path, monkeypatch):
     assert dispatch(["step", str(path), "--html", str(page)]) == 0
     text = page.read_text()
     assert (
-        text.count('<td class="text"><code') == 10
+        text.count('<td class="name"><code') == 10
         and "kernel_29" in text
         and "kernel_3x" not in text
     )
@@ -467,6 +467,19 @@ def test_heads_that_attention_says_are_those_that_are_rotated(said, kv_heads):
     assert {one["qo_heads"] + one["kv_heads"] for one in found.candidates} == {40}
 
 
+def test_heads_of_a_prefill_whose_lengths_nobody_knows_are_those_that_are_rotated(tmp_path):
+    """Of seven numbers of heads that 40 may be, the attention's: its own shape is refused, its KV heads are in its grid."""
+    trace = MadeTrace()
+    for _ in range(3):
+        trace.kernel(ROPE, 4, (256, 40, 1), (16, 8, 1))
+        prefill_step(trace)
+    of = answer(trace, tmp_path).groups[0]
+    attention = next(one for one in of.kernels if "Prefill" in one.name)
+    assert attention.shape.candidates == [] and attention.shape.certain["kv_heads"] == 8
+    rotated = {(one["qo_heads"], one["kv_heads"]) for one in kernel(of, ROPE).shape.candidates}
+    assert rotated == {(32, 8)}
+
+
 def test_rules_that_launch_otherwise_refuse_a_shape(tmp_path):
     trace = MadeTrace()
     for _ in range(3):
@@ -549,9 +562,9 @@ def test_a_table_of_a_step_fits_the_terminal_and_has_one_unit_a_column(
     monkeypatch.setenv("COLUMNS", str(width))
     lines = report(recorded_engine).splitlines()
     assert max(len(line) for line in lines[2:]) <= 2 * width  # a problem may take two lines
-    at = next(number for number, line in enumerate(lines) if line.startswith("  share"))
+    at = next(number for number, line in enumerate(lines) if line.startswith("  #"))
     heads, *rows = lines[at : at + 3]
-    assert re.match(r"  share +(ms|µs) +n +per launch, (ms|µs) ", heads)
+    assert re.match(r"  # +share +(ms|µs) +n +each, (ms|µs) ", heads)
     assert all(len(row) <= width and not re.search(r"\d (ms|µs|s) ", row) for row in rows)
 
 
@@ -759,6 +772,9 @@ def test_an_advice_is_read_by_its_record(tmp_path):
     assert [(row.change, row.low_pct, row.high_pct) for row in found] == [
         ("decode/default → decode/better", pytest.approx(8.33), pytest.approx(11.54))
     ]
+    held = replace(HALF, roofed=lambda changed: 0.9)  # 10 % of its time is above the roof
+    (row,) = reference.of_advice(reference.read_advice(path), known()["decode"], params, held)
+    assert row.low_pct == row.high_pct == pytest.approx(50 * 0.1)
     other = {**params, "kv_heads": 32, "batch": 1}
     assert (
         list(reference.of_advice(reference.read_advice(path), known()["decode"], other, HALF)) == []
@@ -805,13 +821,14 @@ def test_every_kernel_of_a_target_has_a_family():
 # --- the verb ---------------------------------------------------------------------------------------
 
 
-def test_the_screen_and_the_page_say_the_same(tmp_path, capsys):
+def test_the_screen_and_the_page_say_the_same(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "132")
     trace = decoded(3)
     path, page = trace.write(tmp_path / "a<b>.json"), tmp_path / "page.html"
     assert dispatch(["step", str(path), "--known", "page_size=16", "--html", str(page)]) == 0
     said = capsys.readouterr().out
     assert "decode: 3 steps, 32 tokens" in said
-    assert max(map(len, said.splitlines())) <= 132
+    assert max(map(len, said[: said.index("! ")].splitlines())) <= 132
     text = page.read_text()
     assert "a&lt;b&gt;.json" in text and "a<b>" not in text
     assert text.count("<script") == 1

@@ -13,12 +13,13 @@ import json
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
 from string import Template
 from types import ModuleType
+from typing import NamedTuple
 
 from ncuflow.findings import stored
 from ncuflow.io import CommandError, UsageError, read_yaml, resource
@@ -35,7 +36,22 @@ WIDE = '''def _wide(*arrays: Tensor) -> tuple[Any, ...]:
     """torch, and the arrays: float64 as they are, the rest in float32."""
     return torch, *(a if a.dtype == torch.float64 else a.float() for a in arrays)
 '''
-AROUND = ("POINT", "P", "cold_us", "main", "median", "NamedTuple", "torch")
+AROUND = (
+    "POINT",
+    "P",
+    "cold_us",
+    "main",
+    "median",
+    "NamedTuple",
+    "torch",
+    "SEEN",
+    "check",
+    "json",
+    "sys",
+    "tempfile",
+    "Path",
+)
+CHECKS = {("json", ""), ("sys", ""), ("tempfile", ""), ("pathlib", "Path")}
 IMPORTS = {
     ("collections.abc", "Callable"),
     ("statistics", "median"),
@@ -44,11 +60,39 @@ IMPORTS = {
 }
 
 
+@dataclass(frozen=True)
+class Made:
+    """What makes a launch of parameters, what the file is about, and the target whose it is."""
+
+    prepare: Callable[..., launch.Launch]
+    title: str
+    target: str
+
+
+class Seen(NamedTuple):
+    """A kernel of a trace: its name without arguments, its grid and block, the GPU, the trace, and its number there."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    gpu: str
+    trace: str
+    number: int
+
+
 def script(target: Target, point: Planned, name: str = NAME) -> str:
     """The file of a point; name: what the file says that it is called. Raises CommandError where it cannot stand alone."""
+    made = Made(target.prepare, f"{target.title}: one launch of FlashInfer", target.name)
+    return script_of(made, point.id, point.params, name)
+
+
+def script_of(
+    made: Made, point: str, params: Mapping[str, object], name: str, seen: Seen | None = None
+) -> str:
+    """The file of a launch; seen: of a trace, what it is held against when it runs."""
     asked = Asked(
-        module=target.prepare.__module__,
-        function=target.prepare.__name__,
+        module=made.prepare.__module__,
+        function=made.prepare.__name__,
         kept={LAUNCH[1]: ("run", "reset")},
         given={LAUNCH: LAUNCH[1], TENSOR: "torch.Tensor"},
         around=AROUND,
@@ -56,19 +100,32 @@ def script(target: Target, point: Planned, name: str = NAME) -> str:
         rewritten={(reference.__name__, "_wide"): WIDE},
     )
     imports, definitions = inlined(asked)
-    frame = Template((resource("templates") / "script/point.py.txt").read_text(encoding="utf-8"))
+    folder = resource("templates") / "script"
+    frame = Template((folder / "point.py.txt").read_text(encoding="utf-8"))
+    if seen:
+        imports |= CHECKS
     return frame.substitute(
-        title=target.title,
+        title=made.title,
         file=_called(name),
-        target=target.name,
+        target=made.target,
+        seen=_seen(seen, (folder / "check.py.txt").read_text(encoding="utf-8")) if seen else "",
+        checked="    check(launch)\n" if seen else "",
         version=f"ncuflow {package_version('ncuflow') or 'of a checkout'}",
         imports="\n".join(_statements(imports | IMPORTS)),
-        point=_literal(point.id),
+        point=_literal(point),
         parameters="\n".join(
-            f"    {_literal(name)}: {_literal(value)}," for name, value in point.params.items()
+            f"    {_literal(name)}: {_literal(value)}," for name, value in params.items()
         ),
         definitions=definitions,
     )
+
+
+def _seen(seen: Seen, check: str) -> str:
+    """What the trace has, and the function that looks whether this is launched."""
+    words = {"kernel": seen.kernel, "grid": list(seen.grid), "block": list(seen.block)}
+    words |= {"gpu": seen.gpu, "trace": f"kernel {seen.number} of {seen.trace}"}
+    values = "\n".join(f"    {_literal(name)}: {_literal(value)}," for name, value in words.items())
+    return f"\n\nSEEN = {{\n{values}\n}}\n\n\n{check.rstrip()}"
 
 
 def _called(name: str) -> str:

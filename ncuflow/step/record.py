@@ -72,9 +72,9 @@ class ReasonOfLaunch(AnswerPart):
 
     why: str
     """What is not known of it."""
-    would: Literal["nothing", "shapes", "lengths", "rule"]
+    would: Literal["nothing", "shapes", "lengths", "annotation", "rule"]
     """What would give it one: nothing (no trace has it), the profiler's shapes, what --known or an annotation says of lengths
-    and heads, or a rule that ncuflow does not have."""
+    and heads, an annotation alone, or a rule that ncuflow does not have."""
 
 
 class NearestPoint(AnswerPart):
@@ -95,6 +95,9 @@ class NearestPoint(AnswerPart):
 class KernelOfStep(AnswerPart):
     """All launches of a step that are alike: kernel, grid and shape."""
 
+    number: int = 0
+    """Its number among all kernels of the trace's groups, from 1, by which `ncuflow export script` takes it."""
+
     name: str
     """The name without namespaces and template arguments."""
     demangled: str
@@ -104,11 +107,12 @@ class KernelOfStep(AnswerPart):
     owner: str | None
     """Whose kernel it is; null where its name does not say it."""
     launches: float
-    """How many launches the median step has; for several steps their median."""
+    """How many launches the shown step has, which is the median one."""
     time_us: float
-    """The time of all launches in a step where nothing that began before them ran, µs: the median over the steps."""
+    """The time of all launches in the shown step where nothing that began before them ran, µs."""
     each_us: float
-    """The time of one launch from start to end, µs: the median over the steps of this kind, which is compared with the roof."""
+    """The time of one launch from start to end, µs, which is compared with the roof: the median of all launches in the steps of
+    this kind, or of the shown step's where the same kernel has several shapes."""
     longest_us: float
     """The time of the longest launch, µs; where it is far above the median it makes up the row's time."""
     share: float
@@ -220,6 +224,12 @@ class StepGroup(AnswerPart):
     """The least and the most tokens of a step; null where nothing states them."""
     busy_us: float
     """The µs of the median step in which the GPU ran anything."""
+    wall_us: float | None = None
+    """The µs that a step takes without the profiler; null where nothing says it."""
+    wall_source: str | None = None
+    """What says so: the caller, or another trace."""
+    idle_us: float | None = None
+    """The µs of that time in which the GPU ran nothing and no graph; its waits are at most that."""
     gaps: GapsOfStep | None
     """The idle time of the step; null where operations do not state their GPU, so that it may have been busy."""
     overlapped_us: float | None

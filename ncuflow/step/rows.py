@@ -70,7 +70,7 @@ def _recorded(shape: Shape) -> ShapeOfLaunch:
 
 def is_told(shape: ShapeOfLaunch | None) -> bool:
     """Whether it has a shape, or says why not."""
-    return shape is not None and bool(shape.candidates or shape.refusal)
+    return shape is not None and bool(shape.candidates or shape.refusal or shape.operands)
 
 
 def reason(one: KernelOfStep, ceiling: bool, operator: str | None) -> ReasonOfLaunch | None:
@@ -82,7 +82,8 @@ def reason(one: KernelOfStep, ceiling: bool, operator: str | None) -> ReasonOfLa
     if not ceiling:
         return ReasonOfLaunch(why=NO_CEILING, would="nothing")
     if shape is not None and shape.target is not None and shape.refusal:
-        return ReasonOfLaunch(why=shape.refusal, would="lengths")
+        alone = shape.refusal.startswith(WORDS["only_annotated"])
+        return ReasonOfLaunch(why=shape.refusal, would="annotation" if alone else "lengths")
     said = f"{one.family} {one.demangled}"
     for pattern, why, would in _REASONS:
         if pattern.search(said):

@@ -49,7 +49,10 @@ from ncuflow.target.rules import Host
 VERSIONS = ((0, 7), (0, 6))
 US = 1e-3
 _LAUNCHES = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
-SLOWED = "the profiler wrote down shapes, which slows the host: what the GPU waits for it is at most this in the engine alone"
+SLOWED = (
+    "the profiler wrote down shapes, which slows the host: what the GPU waits for it is at most this in the engine alone "
+    "(--wall, with the time of a step without it, says how much)"
+)
 NODE = "CUDA graphs were traced as a whole: record with `nsys profile --cuda-graph-trace=node`, and each of their kernels is told"
 
 
@@ -72,6 +75,8 @@ class Summary:
         made = [self._group(steps, numbers) for numbers in groups.values()]
         made.sort(key=lambda group: -group.step_us.median * group.steps)
         kernels = [one for group in made for one in group.kernels]
+        for number, one in enumerate(kernels, 1):
+            one.number = number
         ours = [one for one in kernels if one.owner == FLASHINFER]
         return StepAnswer(
             file=PurePath(self.timeline.file).name,

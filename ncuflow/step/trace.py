@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from textwrap import wrap
@@ -11,9 +11,9 @@ from ncuflow import answer
 from ncuflow.format import aligned, columns, in_one_unit, micro, pct, short, with_unit
 from ncuflow.io import UsageError
 from ncuflow.parsers.traces import read
-from ncuflow.step import reference, shapes, summary
-from ncuflow.step.detection import WHOLE
-from ncuflow.step.record import GainOfStep, KernelOfStep, StepAnswer, StepGroup
+from ncuflow.step import reference, shapes, summary, wall
+from ncuflow.step.detection import WHOLE, WORDS
+from ncuflow.step.record import FamilyOfStep, GainOfStep, KernelOfStep, StepAnswer, StepGroup
 from ncuflow.step.shapes import NOTHING, KnownFacts
 
 SAID = "said by the caller"
@@ -31,6 +31,7 @@ def step(
     advice: Path | None = None,
     known: list[str] | None = None,
     device: int | None = None,
+    walls: Sequence[str] = (),
 ) -> StepAnswer:
     """The steps of a trace. Raises BadInput where one of the files is not what it should be."""
     given = parse_known(known or [])
@@ -42,7 +43,7 @@ def step(
     found = summary.Summary(timeline, given, reference.Reference(), advised, device)
     with ExitStack() as stack:
         found.held = reference.evidence(found.gpu, recording, stack)
-        return found.answer()
+        return wall.corrected(found.answer(), walls)
 
 
 def parse_known(words: list[str]) -> KnownFacts:
@@ -75,8 +76,13 @@ def limited(found: StepAnswer, limit: int | None) -> StepAnswer:
     return found.model_copy(update=update)
 
 
-WIDTH = 132  # without a terminal
+WIDTH, LONGEST = (
+    132,
+    1 << 12,
+)  # of text that is wrapped, and of a line of a table, without a terminal
+LEAST_SHARE = 0.05  # %: of the step, what is no longer listed
 FAR = 2  # times the median: a launch so long was held up by something else
+SHEET = " (datasheet)"
 LITTLE = 10  # %: as the least of two, as good as nothing
 MOST_LINES = 48
 MOST_GROUPS, MOST_KERNELS, MOST_GAINS, MOST_PROBLEMS = 4, 12, 3, 4
@@ -86,7 +92,7 @@ def report(found: StepAnswer) -> str:
     """At most MOST_LINES lines or so: of many kinds of steps, fewer kernels of each."""
     groups = found.groups[:MOST_GROUPS]
     each = max(3, MOST_KERNELS // max(1, len(groups)))
-    lines = [*_head(found)]
+    lines = [part for line in _head(found) for part in wrap(line, columns(WIDTH))]
     for group in groups:
         lines += ["", *_group(group, each, found)]
     if len(found.groups) > len(groups):
@@ -103,10 +109,16 @@ def report(found: StepAnswer) -> str:
 def _head(found: StepAnswer) -> Iterator[str]:
     gpu = found.gpu or "unknown GPU"
     yield f"{found.file}: {found.tool}, {gpu}, {told_by(found)}"
-    told = f"{pct(found.family_pct, 1)} of their GPU time has a category"
+    told = f"{pct(found.family_pct, 1)} of their GPU time has a category, {roofs(found)}"
     if found.shape_pct is not None:
         told += f", {pct(found.shape_pct, 1)} of FlashInfer's a shape or a reason why not"
     yield told + f"; compared with {found.recording or 'no recording'}"
+
+
+def roofs(found: StepAnswer) -> str:
+    """How much of the time has a roof, and how much has none that a trace could give it."""
+    none = f", {pct(found.unmendable_pct, 1)} none that any trace has" if found.unmendable_pct else ""  # fmt: skip
+    return f"{pct(found.roof_pct, 1)} a roof{none}"
 
 
 def told_by(found: StepAnswer) -> str:
@@ -126,31 +138,72 @@ def _group(group: StepGroup, most: int, found: StepAnswer) -> Iterator[str]:
     middle = f"(IQR {micro(times.q25)} to {micro(times.q75)})"
     said = f"{title}: {count}{tokens}, median {micro(times.median)} {middle}, max {micro(times.most)} (step {group.worst})"
     yield short(f"all: {micro(times.median)}" if found.found_by == WHOLE else said, columns(WIDTH))
-    yield from wrap(
-        _idle(group, found.host_slowed), columns(WIDTH), initial_indent="  ", subsequent_indent="  "
-    )
-    shown = group.kernels[:most]
-    unit, took = in_one_unit([one.time_us for one in shown])
-    by, each = in_one_unit([time for one in shown for time in (one.each_us, one.longest_us)])
-    header = (
-        "share",
-        unit,
-        "n",
-        f"per launch, {by}",
-        "kernel",
-        "category",
-        "% of roofline",
-        "isolated",
-        "shape",
-    )
-    pairs = zip(shown, took, each[::2], each[1::2], strict=True)
-    rows = [_row(one, time, own + _longest(one, most)) for one, time, own, most in pairs]
-    for line in aligned(header, rows, left=9).splitlines():
-        yield f"  {line}"[: columns(WIDTH)].rstrip()
+    idle = wrap(_idle(group, found.host_slowed), columns(WIDTH) - 2)
+    yield from (f"  {line}" for line in idle)
+    yield ""
+    parts = [parts_row(one) for one in group.families if one.share >= LEAST_SHARE]
+    yield from (f"  {line}" for line in aligned(PARTS, parts[: most - 2], left=1).splitlines())
+    yield ""
+    yield from _kernels(group.kernels[:most])
     if len(group.kernels) > most:
         rest = sum(one.time_us for one in group.kernels[most:])
         yield f"  and {len(group.kernels) - most} more, {micro(rest)}"
     yield from (_gain(one) for one in group.gains[:MOST_GAINS])
+    for one in reasons(group)[: max(1, most // 3)]:
+        yield from (f"  {line}" for line in wrap(f"no roof: {one}", columns(WIDTH) - 2))
+
+
+def _width() -> int:
+    """Of a terminal; without one nothing is cut."""
+    return columns(LONGEST)
+
+
+PARTS = ("part", "time", "share", "launches", "has a roof", "% of roofline", "gain, % of step")
+
+
+def parts_row(one: FamilyOfStep) -> tuple[str, ...]:
+    """A part of a step as a row of ``PARTS``: what it takes, how near it is to the roof, what other choices would bring."""
+    gain = "" if one.gain_pct is None else f"{one.gain_pct:.1f}"
+    reached = "" if one.roof_pct is None else _between(*one.roof_pct)
+    took = micro(one.time_us), pct(one.share, 1), f"{one.launches:g}"
+    return (one.family, *took, pct(one.roofed_pct), reached, gain)
+
+
+def reasons(group: StepGroup) -> list[str]:
+    """Why kernels have no roof, a line for each reason, the most time first, with what would give one."""
+    found: dict[tuple[str, str], list[KernelOfStep]] = {}
+    for one in group.kernels:
+        if one.reason and one.share >= LEAST_SHARE:
+            found.setdefault((one.reason.why, one.reason.would), []).append(one)
+    times = {key: sum(one.time_us for one in of) for key, of in found.items()}
+    lines = []
+    for why, would in sorted(found, key=lambda key: -times[key]):
+        names = ", ".join(dict.fromkeys(short(one.name, 40) for one in found[why, would]))
+        took = micro(times[why, would])
+        lines.append(f"{took}: {why}; {WORDS['would'][would]} ({short(names, 90)})")
+    return lines
+
+
+def _kernels(shown: Sequence[KernelOfStep]) -> Iterator[str]:
+    """A table of kernels, whose shapes stand below them where a line has no room for them."""
+    unit, took = in_one_unit([one.time_us for one in shown])
+    by, each = in_one_unit([time for one in shown for time in (one.each_us, one.longest_us)])
+    header = ("#", "share", unit, "n", f"each, {by}", "kernel", "part", "% of roofline", "alone", "shape")  # fmt: skip
+    pairs = zip(shown, took, each[::2], each[1::2], strict=True)
+    rows = [_row(one, time, own + _longest(one, most)) for one, time, own, most in pairs]
+    *named, shapes_of = zip(header, *rows, strict=True)
+    whole_columns = [column for column in named if any(column[1:])]
+    head, *body = zip(*whole_columns, strict=True)
+    lines = aligned(head, body, left=len(head)).splitlines()
+    longest = max(map(len, lines))
+    for line, shape in zip(lines, shapes_of, strict=True):
+        whole = f"  {line:{longest}}  {shape}".rstrip()
+        if len(whole) <= _width():
+            yield whole
+        else:
+            yield f"  {line}"[: _width()].rstrip()
+            if shape != header[-1]:
+                yield from (f"      {part}" for part in wrap(shape, max(20, _width() - 6)))
 
 
 def _idle(group: StepGroup, slowed: bool) -> str:
@@ -159,6 +212,9 @@ def _idle(group: StepGroup, slowed: bool) -> str:
     other = group.shown_us != group.step_us.median
     of = f"step {group.median_step}, {micro(group.shown_us)}: " if other else ""
     parts.append(f"{of}GPU busy {micro(group.busy_us)}")
+    if group.wall_us is not None:
+        took = f"of {micro(group.wall_us)} without the profiler ({group.wall_source})"
+        parts.append(f"{took} idle {micro(group.idle_us)}")
     for name, why in (
         ("host_us", "waits for the host"),
         ("sync_us", "after a synchronisation"),
@@ -167,7 +223,9 @@ def _idle(group: StepGroup, slowed: bool) -> str:
     ):
         us = getattr(gaps, name) if gaps else 0
         if us >= 0.005 * max(idle, 1):
-            parts.append(f"{'at most ' * (slowed and name != 'graph_us')}{micro(us)} {why}")
+            held = slowed and name != "graph_us"
+            us = min(us, group.idle_us) if held and group.idle_us is not None else us
+            parts.append(f"{'at most ' * held}{micro(us)} {why}")
     if group.overlapped_us:
         parts.append(f"{micro(group.overlapped_us)} on several streams at once")
     if group.exposed_communication_us:
@@ -180,15 +238,16 @@ def _idle(group: StepGroup, slowed: bool) -> str:
 
 def _row(one: KernelOfStep, time: str, each: str) -> list[str]:
     return [
+        str(one.number),
         f"{one.share:.1f} %",
         time,
         f"{one.launches:g}",
         each,
-        short(one.name, 26),
+        short(one.name, 24),
         one.family,
-        roof_text(one),
+        roof_text(one).removesuffix(SHEET),  # that none was measured stands among the problems
         alone_text(one),
-        short(shape_text(one), columns(WIDTH)),
+        shape_text(one),
     ]
 
 
@@ -202,12 +261,12 @@ def _longest(one: KernelOfStep, text: str) -> str:
 
 
 def shape_text(one: KernelOfStep) -> str:
-    """The shape in a few words, how many it may be, or why there is none."""
+    """The shape in a few words, or of a kernel that no target counts its tensors; how many shapes it may be."""
     if one.shape is None:
         return ""
     known = one.shape.candidates
     if not known:
-        return (one.shape.refusal or "") if one.shape.target else ""
+        return one.shape.operands or ""
     first = sorted(
         known[0].items(), key=lambda one: isinstance(one[1], str)
     )  # sizes: the rest may be cut
@@ -216,23 +275,32 @@ def shape_text(one: KernelOfStep) -> str:
     return f"{count} candidates: {words}, …" if count > 1 else words
 
 
+def reason_text(one: KernelOfStep) -> str:
+    """Why it has no roof, and what would give it one."""
+    return f"{one.reason.why}; {WORDS['would'][one.reason.would]}" if one.reason else ""
+
+
+def built_text(one: KernelOfStep) -> str:
+    """What its name says of how it was built."""
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in one.built.items())
+
+
 def roof_text(one: KernelOfStep) -> str:
     """How near a launch came to the ceiling, and whose that is. Above it the ceiling is none of this launch: another product
     reaches more, or operands come out of L2."""
     if one.roof is None:
         return ""
     low, high = one.roof.percent
-    if low > 100:
-        value = "> 100 %"
-    elif high > 100 and low < LITTLE:
+    if high > 100 and low < LITTLE:
         return "from L2"
-    elif round(low) == round(high):
-        value = pct(low)
-    else:
-        value = f"≤ {high:.0f} %" if low < LITTLE else f"{low:.0f}–{min(high, 100):.0f} %"
-    return f"{value} {one.roof.bound}" + (
-        "" if one.roof.ceiling_source == "measured" else " (datasheet)"
-    )
+    value = "> 100 %" if low > 100 else _between(low, high)
+    return f"{value} {one.roof.bound}" + ("" if one.roof.ceiling_source == "measured" else SHEET)
+
+
+def _between(low: float, high: float) -> str:
+    if round(low) == round(high):
+        return pct(low)
+    return f"≤ {high:.0f} %" if low < LITTLE else f"{low:.0f}–{min(high, 100):.0f} %"
 
 
 def alone_text(one: KernelOfStep) -> str:

@@ -65,6 +65,11 @@ def sizes(p: Params) -> tuple[int, int, int, int]:
     return p["qo_heads"], p["kv_heads"], p["head_dim"], p["page_size"]
 
 
+def tells(p: Params) -> dict[str, int]:
+    """What an attention says of the other launches of its step: its heads, and how long they are."""
+    return {name: p[name] for name in ("qo_heads", "kv_heads", "head_dim") if name in p}
+
+
 def workspace(q: Tensor) -> Tensor:
     """The memory of a wrapper, where its queries are."""
     import torch

@@ -34,7 +34,7 @@ RUN, RESET, CHECK, OPEN, CLOSE = range(5)
 LOST = 4  # the status that ends a process whose peers are gone
 POLL_S, START_S = 0.05, 120.0
 # What makes a profiler follow a process: it sees one rank, which is the first.
-JOB = "NCUFLOW_GPU_JOB"  # as ncuflow/gpu/use.py names it
+JOB = "NCUFLOW_GPU_JOB"  # as ncuflow.gpu.use names it
 FOLLOWED = ("CUDA_INJECTION64_PATH", "LD_PRELOAD", "NVTX_INJECTION64_PATH")
 
 

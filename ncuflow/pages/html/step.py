@@ -19,6 +19,9 @@ FILTERS = {
     "each": trace.each_text,
     "alone": trace.alone_text,
     "gain": trace.gain_text,
+    "reason": trace.reason_text,
+    "built": trace.built_text,
+    "part": trace.parts_row,
     "short": partial(short, width=LONGEST),
 }
 
@@ -32,6 +35,13 @@ def rendered(found: StepAnswer) -> str:
     origin = f"steps of a trace · {found.gpu or 'unknown GPU'}"
     shown = limited(found, MOST_ROWS)
     told = static.rendered(
-        "step.html.j2", found.file, origin, sections, found=shown, told_by=trace.told_by
+        "step.html.j2",
+        found.file,
+        origin,
+        sections,
+        found=shown,
+        told_by=trace.told_by,
+        roofs=trace.roofs,
+        parts=trace.PARTS,
     )
     return told + "\n"
