@@ -2,12 +2,13 @@
 
     python run.py build [--source DIR]               # compile its kernels side by side
     python run.py run --out FOLDER [--source DIR] [--steps decode,graph,prefill,extend] [--profile torch]
-    python run.py turns --out FOLDER [--source DIR] --change annotated|fa3 [--steps graph]
+    python run.py turns --out FOLDER [--source DIR] --change annotated,fa3,nosplit [--steps graph,prefill]
 
 The engine is fetched from GitHub, or lies in DIR, and stays as it is. "decode" steps are launched one by one, "graph" steps are
 replays of a CUDA graph, "extend" are prompts whose beginning is in the cache; the engine never mixes prompts and decodes.
 FOLDER/truth.json has the sequences of each step: tokens that are new, and all. "turns" times steps with a change and without, in
-turns: "annotated" needs `ncuflow step annotate -- python run.py turns …`, "fa3" is FlashInfer's other backend of prefills.
+turns: "annotated" needs `ncuflow step annotate -- python run.py turns …`; of prefills alone, "fa3" is FlashInfer's other backend
+and "nosplit" its fa2 with disable_split_kv.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -143,7 +145,7 @@ class Engine:
 
     def submit(self, lengths: list[int], tokens: int = 1, prefix: list[int] | None = None) -> None:
         """Prompts of so many random tokens behind a prefix, each to be answered by so many."""
-        params = self.params(temperature=0.6, ignore_eos=True, max_tokens=tokens)
+        params = self.params(self.args.temperature, ignore_eos=True, max_tokens=tokens)
         for length in lengths:
             ids = self.tokens(length)
             self.llm.pending_requests.append(([*(prefix or ()), *ids], params))
@@ -204,11 +206,12 @@ def build(args: argparse.Namespace) -> None:
         lambda: activation.gen_act_and_mul_module("silu").build_and_load(),
         lambda: norm.gen_norm_module().build_and_load(),
         lambda: rope.gen_rope_module().build_and_load(),
-        lambda: sampling.gen_sampling_module().build_and_load(),
         lambda: store._jit_store_module(2048),  # bytes of a token's keys
         lambda: index._jit_index_module(8192, num_splits=4),  # bytes of a token's embedding
         lambda: radix._load_radix_module(),
     ]
+    if args.temperature > 0:
+        jobs.append(lambda: sampling.gen_sampling_module().build_and_load())
     began = time.monotonic()
 
     def timed(job: Callable[[], Any]) -> float:
@@ -229,7 +232,7 @@ def run(args: argparse.Namespace) -> None:
         with profiled(args.profile == "torch", args.out / f"{kind}{args.tag}.json"):
             for _ in range(args.repeat):
                 engine.run(kind)
-        truth[kind] = engine.truth
+        truth[kind] = [*engine.truth]
     write(args.out / f"truth{args.tag}.json", args, steps=truth)
     engine.llm.shutdown()
 
@@ -257,25 +260,35 @@ def profiled(wanted: bool, path: Path) -> Iterator[None]:
 def turns(args: argparse.Namespace) -> None:
     """Times of steps with a change and without, in turns: until the GPU is done, for each step."""
     engine, found = Engine(args), {}
-    change = annotated() if args.change == "annotated" else backend(engine)
     engine.start()
-    for kind in args.steps.split(","):
-        engine.ready(kind)
-        times: dict[str, list[float]] = {"base": [], "changed": []}
-        for turn in range(args.turns + 2):
-            for side in ("base", "changed") if turn % 2 else ("changed", "base"):
-                change(side == "changed")
-                us = block(engine, kind, args.repeat if kind in ("decode", "graph") else 2)
-                if turn > 1:  # in the first two something may yet be loaded
-                    times[side].append(round(us, 1))
-        pairs = [changed / base - 1 for base, changed in zip(*times.values(), strict=True)]
-        base, changed = (statistics.median(own) for own in times.values())
-        low, high = interval(pairs)
-        said = f"{statistics.median(pairs):+.2%}, {low:+.2%} to {high:+.2%} of {len(pairs)} pairs"
-        print(f"{kind}: {base:.1f} us, changed {changed:.1f} us, {said}", flush=True)
-        found[kind] = times
-    write(args.out / f"turns{args.tag}.json", args, change=args.change, times=found)
+    for name in args.change.split(","):
+        change = annotated() if name == "annotated" else prefills(engine, name)
+        for kind in args.steps.split(",") if name == "annotated" else ("prefill",):
+            engine.ready(kind)
+            times = pairs(engine, kind, change, args)
+            changes = [changed / base - 1 for base, changed in zip(*times.values(), strict=True)]
+            base, changed = (statistics.median(own) for own in times.values())
+            low, high = interval(changes)
+            said = f"{statistics.median(changes):+.2%}, {low:+.2%} to {high:+.2%} of {len(changes)} pairs"
+            print(f"{name}, {kind}: {base:.1f} us, changed {changed:.1f} us, {said}", flush=True)
+            found[f"{name}, {kind}"] = times
+        change(False)
+    write(args.out / f"turns{args.tag}.json", args, times=found)
     engine.llm.shutdown()
+
+
+def pairs(
+    engine: Engine, kind: str, change: Callable[[bool], None], args: argparse.Namespace
+) -> dict[str, list[float]]:
+    """us of a step, without the change and with it, turn by turn."""
+    times: dict[str, list[float]] = {"base": [], "changed": []}
+    for turn in range(args.turns + 2):
+        for side in ("base", "changed") if turn % 2 else ("changed", "base"):
+            change(side == "changed")
+            us = block(engine, kind, args.repeat if kind in ("decode", "graph") else 2)
+            if turn > 1:  # in the first two something may yet be loaded
+                times[side].append(round(us, 1))
+    return times
 
 
 def block(engine: Engine, kind: str, steps: int) -> float:
@@ -326,15 +339,16 @@ def _wrapped() -> Iterator[tuple[Any, str, Any]]:
                 yield holder, name, value
 
 
-def backend(engine: Engine) -> Callable[[bool], None]:
-    """Takes prefills by fa3, or by the engine's own choice, fa2."""
+def prefills(engine: Engine, name: str) -> Callable[[bool], None]:
+    """Takes prefills by fa3, or by fa2 whose blocks never share the keys of a tile, or by the engine's own choice, fa2."""
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
     attention = engine.llm.engine.attn_backend
-    own = attention.prefill_wrapper
-    other = BatchPrefillWithPagedKVCacheWrapper(
-        attention.float_workspace_buffer, kv_layout="NHD", backend="fa3"
-    )
+    own, memory = attention.prefill_wrapper, attention.float_workspace_buffer
+    backend = "fa3" if name == "fa3" else "fa2"
+    other = BatchPrefillWithPagedKVCacheWrapper(memory, kv_layout="NHD", backend=backend)
+    if name == "nosplit":
+        other.plan = partial(other.plan, disable_split_kv=True)
 
     def change(changed: bool) -> None:
         attention.prefill_wrapper = other if changed else own
@@ -370,7 +384,8 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=2048, help="tokens of each, in the mean")
     parser.add_argument("--answers", type=int, default=3000, help="tokens that each gets at most")
     parser.add_argument("--pages", type=int, default=400_000, help="tokens of the cache")
-    parser.add_argument("--change", choices=("annotated", "fa3"), default="annotated")
+    parser.add_argument("--change", default="annotated", help="annotated, fa3, nosplit")
+    parser.add_argument("--temperature", type=float, default=0.6, help="0: the likeliest token")
     parser.add_argument("--profile", choices=("none", "torch"), default="none")
     parser.add_argument("--tag", default="", help="part of the files' names")
     args = parser.parse_args()

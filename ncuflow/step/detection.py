@@ -287,17 +287,21 @@ def _classified(timeline: Timeline, spans: list[StepSpan]) -> list[StepSpan]:
         numbers = np.unique(rows["what"][span.rows])
         kind = _labelled(span) or seen.get(numbers.tobytes())
         span.kind = kind or seen.setdefault(numbers.tobytes(), _by_kernels(timeline, numbers))
-        graphs = bool((rows["graph"][span.rows] >= 0).any())
-        if not graphs:
-            keys, together = np.unique(rows["key"][span.rows], return_counts=True)
-            graphs = bool((together[keys >= 0] >= 2 * FEWEST).any())
-        span.replayed = graphs
+        span.replayed = bool(in_graphs(timeline, span.rows).any())
         if span.host is None:
             called = rows["call"][span.rows]
             known = called[called >= 0]
             ends = rows["called"][span.rows]
             span.host = (int(known.min()), int(ends.max())) if len(known) else None
     return spans
+
+
+def in_graphs(timeline: Timeline, at: Ints) -> np.ndarray:
+    """Whether each operation is of a CUDA graph: as the trace says, or as one of many that a call launched."""
+    keys = timeline.rows["key"][at]
+    _, inverse, together = np.unique(keys, return_inverse=True, return_counts=True)
+    many = (keys >= 0) & (together[inverse] >= 2 * FEWEST)
+    return many | (timeline.rows["graph"][at] >= 0)  # type: ignore[no-any-return]
 
 
 def _labelled(span: StepSpan) -> str | None:

@@ -25,6 +25,7 @@ from ncuflow.origin import remedy
 from ncuflow.race.record import Relative
 from ncuflow.step.record import GainOfStep, NearestPoint, RoofOfLaunch
 from ncuflow.target.contract import Choice, Target, Work
+from ncuflow.target.inputs import ITEMSIZE
 from ncuflow.target.launch import Params
 
 # Types with scales by blocks, and the one at whose rate tensor cores multiply them.
@@ -259,7 +260,7 @@ def distance(params: Params, other: Mapping[str, Any]) -> tuple[int, float, int]
         theirs = other.get(name)
         if theirs == value:
             continue
-        if name in _HOW:
+        if name in _HOW or {value, theirs} <= ITEMSIZE.keys():  # types of as many bits
             how += 1
         elif _number(value) and _number(theirs) and value and theirs:
             factors += abs(math.log2(value / theirs))
@@ -279,7 +280,8 @@ def differing(params: Params, other: Mapping[str, Any]) -> Params:
 
 METRIC, SUSTAINED = "time_cold_us", "time_sustained_us"
 MOST_PAIRS = 6
-NEAR = 1.0  # pairs whose sizes differ by as much as this factor more than the nearest one's, in powers of two
+# Pairs whose sizes differ by so much more than the nearest one's, and from the launch's at most, in powers of two.
+NEAR, FARTHEST = 1.0, 3.0
 LEAST_PCT = 0.1  # of a step, below which a gain is not told
 Interval = tuple[float, float]
 
@@ -343,7 +345,8 @@ def _near(params: Params, choice: Choice, every: Sequence[Effect]) -> list[Effec
     """The pairs most like a launch: of the same kind in what is known, and not much farther in size than the nearest."""
     known = {n: v for n, v in params.items() if n not in (choice.parameter, *choice.ignoring)}
     far = sorted(((distance(known, dict(one.fixed)), one) for one in every), key=lambda f: f[0])
-    kept = [one for found, one in far if found[0] == 0 and found[1] <= far[0][0][1] + NEAR]
+    most = min(far[0][0][1] + NEAR, FARTHEST) if far else 0.0
+    kept = [one for found, one in far if found[0] == 0 and found[1] <= most]
     return kept[:MOST_PAIRS]
 
 

@@ -127,6 +127,7 @@ def is_of(one: Launched, stated: Shape) -> bool:
     if targets or stated.target is None:
         return False
     own = {kernelname.family(kernel.name) for kernel in stated.target.source.kernels}
+    own.discard(kernelname.OTHER)
     return kernelname.family(one.name) in (own or {"GEMM"})
 
 

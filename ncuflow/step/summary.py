@@ -299,7 +299,7 @@ class Summary:
         places: dict[Any, list[int]] = defaultdict(list)
         for place, key in enumerate(keys):
             places[key].append(place)
-        graphs = rows["graph"][step.rows] >= 0
+        graphs = detection.in_graphs(self.timeline, step.rows)
         found = {key: self._shape(key, facts, bool(graphs[at].any())) for key, at in places.items()}
         calls = self._calls(keys, found)
         slack = detection.slack(self.timeline, step)
@@ -422,7 +422,7 @@ class Summary:
         """By what was launched outside of any graph, the shapes that the profiler or a range stated, where the launch says all
         of a shape: not of attention, whose lengths are in no launch."""
         rows, found = self.timeline.rows, defaultdict[int, dict[str, Shape]](dict)
-        eager = np.flatnonzero(rows["graph"] < 0)
+        eager = np.flatnonzero(~detection.in_graphs(self.timeline, np.arange(len(rows["what"]))))
         texts = self._ranges.of(eager)
         pairs = zip(
             rows["what"][eager].tolist(), texts, rows["operator"][eager].tolist(), strict=True
