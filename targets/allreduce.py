@@ -63,6 +63,14 @@ def resolves(p: Params, capability: str) -> Params:
     return {"variant": "oneshot" if mib <= ONESHOT_MIB[p["ranks"]] else "twoshot"}
 
 
+def asked(p: Params) -> dict[str, Params]:
+    """How FlashInfer is asked for a variant: of its fused call a setting, of vLLM's another call."""
+    if p["variant"] == "vllm":
+        return {"call": {"function": "vllm_ar.all_reduce"}}
+    shots = {"oneshot": True, "twoshot": False}
+    return {"run": {"use_oneshot": shots[p["variant"]]}} if p["variant"] in shots else {}
+
+
 def sent(p: Params) -> int:
     """Bytes that each rank sends over its links: all to all in one shot; twice all but its own part otherwise."""
     others = p["ranks"] - 1
@@ -345,7 +353,8 @@ TARGET = Target(
     id="{variant}_R{ranks}_T{tokens}_D{hidden}_{dtype}",
     unable=unable,
     free=lambda p: {"variant": "auto"},
-    resolves=lambda p, capability: resolves(p, capability),
+    resolves=resolves,
+    asked=asked,
     backends=BACKENDS,
     memory=lambda p: 12 * message(p) + (4 << 30),
     work=work,

@@ -449,6 +449,18 @@ def listed(facts: GpuFacts | None) -> Iterator[tuple[str, str, str | None]]:
         yield name, api, template.absent() or template.unable(facts)
 
 
+# FlashInfer's areas by the weight that its own development gives them, the most first: how their folders and files begin.
+AREAS = {
+    "MoE": ("fused_moe", "moe", "mega", "deep_gemm", "grouped_mm", "kimi_k3_latent"),
+    "attention": (
+        *("attention", "cascade", "cudnn", "decode", "mla", "pod", "prefill", "sparse", "xqa", "page", "dsa", "msa", "cake_fmha"),
+        *("paged_m", "dense_mqa", "parallel_att", "deepseek", "cake_vsa", "cake_dcp", "nvfp4_att", "attn", "sm110_xqa"),
+    ),
+    "linear attention": ("gdn", "gdp", "kda", "mamba", "flash_kda", "cake_kda"),
+    "matrix products": ("gemm", "fp4_", "fp8_", "trtllm_low", "chunked_lm", "mega_gate"),
+    "communication": ("comm",),
+}  # fmt: skip
+
 TARGET = Target(
     name="apis",
     title="Any FlashInfer API",
@@ -466,7 +478,7 @@ TARGET = Target(
     work=work,
     memory=lambda p: 0,
     prepare=prepare,
-    workload=Workload(takes=takes, listed=listed),
+    workload=Workload(takes=takes, listed=listed, areas=AREAS),
     build=Build(generate=modules),
     source=Source(
         api={"python": "flashinfer.api_logging.flashinfer_api"},

@@ -33,6 +33,7 @@ MONO = {"experts": 256, "hidden": 2048, "intermediate": 512}  # the one shape of
 MONO_TOKENS = 8
 TORCH = "torch"
 _BF16, _BOTH = ("bf16",), ("bf16", FP8)
+_TUNED = ("cutlass", "cute-dsl")  # of which FlashInfer's tuner chooses tactics
 
 
 class Engine(NamedTuple):
@@ -87,7 +88,7 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return "mono_moe has one shape: " + ", ".join(f"{key} {n}" for key, n in MONO.items())
     if name == "mono" and p["tokens"] > MONO_TOKENS:
         return f"mono_moe takes at most {MONO_TOKENS} tokens"
-    if p["tactics"] == "tuned" and name not in ("cutlass", "cute-dsl"):
+    if p["tactics"] == "tuned" and name not in _TUNED:
         return f"of {name} the tuner chooses nothing here"
     refused = no_backend([engine.backend], name, gpu)
     if refused is None and name == "cutlass" and p["dtype"] == FP8:
@@ -402,7 +403,8 @@ TARGET = Target(
     small={"tokens": 8},
     id=point_id,
     unable=unable,
-    free=lambda p: {"backend": "cutlass", "tactics": "default"},
+    free=lambda p: {"tactics": "default"} if p["backend"] in _TUNED else {},
+    asked=lambda p: {"autotune": {"tune_mode": True}} if p["tactics"] == "tuned" else {},
     # no token of most experts; one token; a rest of a tile
     edges=lambda p: [
         {"tokens": 1},

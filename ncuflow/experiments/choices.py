@@ -60,7 +60,12 @@ def choices(target: Target, shape: Planned, also: Also | None = None) -> list[Pl
     """Every choice of a shape, one an id, that shape first. also: as ``known_to`` allows."""
     free = target.free(shape.params)
     given = {name: values for name, values in (also or {}).items() if name in target.parameters}
-    values = [[shape.params[n], *target.choices.get(n, ())] for n in free]
+    # what a user would call instead of FlashInfer is no choice of its caller's
+    rivals = {one.name for one in target.backends if one.rival}
+    values = [
+        [shape.params[n], *(value for value in target.choices.get(n, ()) if value not in rivals)]
+        for n in free
+    ]
     values += [[shape.params[n], *more] for n, more in given.items()]
     found = {shape.id: shape}
     for combination in itertools.product(*values):

@@ -13,8 +13,10 @@ from ncuflow import answer
 from ncuflow.gpu import nvml
 from ncuflow.gpu.table import capability_of
 from ncuflow.io import JsonObject, UsageError, read_as, read_yaml, resource
+from ncuflow.run.coverage import offered
 from ncuflow.sweep import points as sweep_points
 from ncuflow.target.contract import Target, known, load
+from ncuflow.target.source import installed
 
 Row = dict[str, str]
 
@@ -41,8 +43,9 @@ class Measurable(answer.AnswerPart):
 
     name: str
     """The name that a sweep uses."""
-    status: Literal["ready", "measured", "not here", "planned", "left out"]
-    """measured: by the capture that --results names; planned, left out: for a point, with --gpu."""
+    status: Literal["ready", "measured", "not here", "planned", "left out", "target", "no target"]
+    """measured: by the capture that --results names; planned, left out: for a point, with --gpu; target, no target: whether
+    one measures the call, with --coverage."""
     what: str
     """What it is, or why it cannot be measured here."""
 
@@ -117,6 +120,27 @@ def _backends(target: Target, facts: JsonObject) -> Iterator[Row]:
             what = one.wanting() or ("its library decides" if not one.here else target.title)
         status = "ready" if None in whys else "not here"
         yield {"name": f"{target.name}: {name}", "status": status, "what": what or ""}
+
+
+def coverage() -> tuple[list[Row], str]:
+    """(a row of each call that FlashInfer offers, by areas, how many have a target). Raises UsageError without FlashInfer."""
+    package = installed()
+    if package is None:
+        raise UsageError("--coverage: FlashInfer is not installed")
+    found = offered(package)
+    rows = [
+        {
+            "name": one.name,
+            "status": "target" if one.target else "no target",
+            "what": ", ".join(filter(None, (one.area, one.target, "engines call it" * one.called))),
+        }
+        for one in found
+    ]
+    areas = []
+    for area in dict.fromkeys(one.area for one in found):
+        those = [one for one in found if one.area == area]
+        areas.append(f"{area} {sum(one.target != '' for one in those)} of {len(those)}")
+    return rows, f"with a target: {'; '.join(areas)}"
 
 
 def gpu() -> tuple[JsonObject | None, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -219,11 +219,13 @@ class Workload:
     calls   those of FlashInfer's by which an engine launches it
     listed  of a target that stands for many APIs: (name, function, why it cannot be tried) of each, where this is
             the GPU; it takes what no other target does
+    areas   of such a target: how FlashInfer's folders and files begin, by area
     """
 
     takes: Callable[[Entry], Block | None] = lambda entry: None
     calls: tuple[EngineCall, ...] = ()
     listed: Callable[[GpuFacts | None], Iterator[tuple[str, str, str | None]]] | None = None
+    areas: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def uniform(batch: int, longest: int) -> str:

@@ -4,6 +4,7 @@
     ncuflow targets --results apis_results.json      with what a capture of the target `apis` came to
     ncuflow targets --gpu B200                       the points of the default sweep on a GPU that need not be here
     ncuflow targets --gpu 12.0 --sweep kernels       by its compute capability, and of another sweep
+    ncuflow targets --coverage                       each call that FlashInfer offers, and the target that measures it
 
 Nothing is run: of an API that is "ready", a capture says whether it builds and agrees with its reference. Without
 FlashInfer or without a GPU the list says so, and has the rest. With --gpu each point of a sweep is there, planned or left
@@ -29,6 +30,7 @@ def command(
     results: Path | None = None,
     gpu: str | None = None,
     sweep: str | None = None,
+    coverage: bool = False,
     format: Literal["text", "json", "markdown"] = "text",
     printed: Printed = AS_TEXT,
 ) -> None:
@@ -38,11 +40,19 @@ def command(
         results: of a capture of such APIs, as JSON
         gpu: plan a sweep for it: a GPU's name, or a compute capability
         sweep: of the settings, with --gpu; default: default
+        coverage: FlashInfer's own list of calls instead, by areas, those without a target first
         format: text (the default), json or markdown
     """
     if sweep is not None and gpu is None:
         raise UsageError("--sweep is planned for a GPU: it needs --gpu")
-    if gpu is not None:
+    if coverage and (gpu or results):
+        raise UsageError(
+            "--coverage is of FlashInfer's source: it takes neither --gpu nor --results"
+        )
+    if coverage:
+        rows, total = listing.coverage()
+        ready = sum(row["status"] == "target" for row in rows)
+    elif gpu is not None:
         rows, total = listing.planned(gpu, "default" if sweep is None else sweep)
         ready = sum(row["status"] == "planned" for row in rows)
     else:
