@@ -171,6 +171,21 @@ def test_a_grid_that_no_number_of_experts_explains_has_no_roof():
     assert counted.of_experts(second._replace(grid=(20, 342, 1)), operator, found) is None
 
 
+def test_triton_s_products_of_experts_lie_between_one_pair_and_all():
+    dims = ((64, 2048), (128, 1536, 2048), (128, 2048, 768), (64, 8), (64, 8))
+    operator = Operator("vllm::inplace_fused_experts", dims, (BF16, BF16, BF16, "float", "int"))
+    one = Launched(KERNEL, "fused_moe_kernel", (600, 1, 1), (128, 1, 1))
+    found = counted.of_fused(one, operator)
+    assert found is not None and "64 tokens × 8 of 128 experts" in found.words
+    least, most = found.works
+    assert least.bytes == 2 * 2048 * 768 and least.flops == 2 * 2048 * 768
+    assert most.flops == 2 * 64 * 8 * 1536 * 2048
+    assert most.bytes == 128 * 1536 * 2048 * 2 + 64 * 8 * 2 * (2048 + 1536)
+    packed = operator._replace(types=(BF16, "unsigned char", "unsigned char", "float", "int"))
+    assert counted.of_fused(one, packed) is None
+    assert counted.of_fused(one._replace(name="moe_align"), operator) is None
+
+
 def test_copies_and_what_operators_move_have_a_roof_by_their_bytes(b200):
     copied = row(b200, "Device-to-Device")
     assert copied.roof.bytes == (2 * 5114880,) * 2

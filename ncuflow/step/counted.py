@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ncuflow.findings.kernelname import built
-from ncuflow.parsers.timeline import MEMSET, Launched, Operator
+from ncuflow.parsers.timeline import MEMSET, Ints, Launched, Operator, Timeline
 from ncuflow.step.detection import WORDS
 from ncuflow.target.contract import Work
 from ncuflow.target.inputs import TORCH_DTYPES
@@ -20,6 +22,7 @@ _MOVES: dict[str, list[int | str]] = WORDS["moves"]
 _BYTES: dict[str, int] = WORDS["types"]
 _HEADS: dict[str, tuple[int, int]] = WORDS["heads"]
 _EXPERTS: dict[str, tuple[int, int]] = WORDS["experts"]
+_FUSED: dict[str, tuple[int, ...]] = WORDS["fused"]
 _PARTS = [(re.compile(pattern), by) for pattern, by in WORDS["parts"].items()]
 # Bytes of an element with its share of a block's scale; and the type at whose rate tensor cores multiply it.
 _ELEMENTS = {"mxfp4": 17 / 32, "nvfp4": 9 / 16, "mxfp8": 33 / 32, "fp8": 1.0, "bf16": 2.0, "f16": 2.0}  # fmt: skip
@@ -55,6 +58,14 @@ class Routed:
 
 def _moved(size: float, words: str, source: str) -> Counted:
     return Counted((Work(0, round(size), words),), "f16", words, source)
+
+
+def sizes(timeline: Timeline, rows: Ints) -> list[int]:
+    """For each row the bytes of what is copied or filled on the GPU; 0 of others."""
+    whole = [one.kind == MEMSET or one.name == DEVICE for one in timeline.kinds]
+    mine = np.array(whole, dtype=bool)[timeline.rows["what"][rows]]
+    found: list[int] = np.where(mine, timeline.rows["bytes"][rows], 0).tolist()
+    return found
 
 
 def of_copy(one: Launched, size: int) -> Counted | None:
@@ -143,6 +154,35 @@ def _rows(one: Launched) -> tuple[int, int]:
     blocks, tile = (one.grid or (0, 0, 0))[0], _tile(one)[0]
     together = int(built(one.name)["cluster"].partition("x")[0])
     return max(1, (blocks - together) * tile + 1), blocks * tile
+
+
+def of_fused(one: Launched, operator: Operator) -> Counted | None:
+    """Of Triton's products of experts, whose names say nothing: one of the two of their operator, from a single token and expert
+    on, as on a GPU that has few of them, to all."""
+    places = _FUSED.get(operator.name)
+    if places is None or one.name != WORDS["fused_kernel"] or max(places) >= len(operator.dims):
+        return None
+    states, first, second, chosen = (operator.dims[place] for place in places)
+    kind = TORCH_DTYPES.get(operator.types[places[1]], "")
+    if [*map(len, (states, first, second, chosen))] != [2, 3, 3, 2] or kind not in _ELEMENTS:
+        return None  # others are packed
+    pairs, of = prod(chosen), _ELEMENTS[kind]
+    least = min((Work(2 * n * k, round(n * k * of), "") for _, n, k in (first, second)), key=_bytes)
+    most = max(
+        (
+            Work(
+                2 * pairs * n * k, round(min(e, pairs) * n * k * of + pairs * (k * of + 2 * n)), ""
+            )
+            for e, n, k in (first, second)
+        ),
+        key=_bytes,
+    )
+    words = f"{states[0]} tokens × {chosen[1]} of {first[0]} experts, {first[1]}×{first[2]} and {second[1]}×{second[2]}"
+    return Counted((least, most), kind, words, f"the shapes of {operator.name}")
+
+
+def _bytes(work: Work) -> int:
+    return work.bytes
 
 
 def of_experts(one: Launched, operator: Operator, found: Routed | None) -> Counted | None:

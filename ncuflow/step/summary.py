@@ -17,7 +17,7 @@ from ncuflow.findings.kernelname import FLASHINFER, OTHER
 from ncuflow.format import with_unit
 from ncuflow.gpu.table import Device, device, product
 from ncuflow.io import BadInput
-from ncuflow.parsers.timeline import KERNEL, MEMSET, UNSAID, Launched, Operator, Timeline
+from ncuflow.parsers.timeline import KERNEL, UNSAID, Launched, Operator, Timeline
 from ncuflow.record import quartiles
 from ncuflow.step import counted, detection, reference, shapes
 from ncuflow.step import rows as rows_of
@@ -294,7 +294,7 @@ class Summary:
         rows = self.timeline.rows
         facts, ranges = self._facts(step), self._ranges.of(step.rows)
         what, operators = (rows[name][step.rows].tolist() for name in ("what", "operator"))
-        sizes = self._sizes(step)
+        sizes = counted.sizes(self.timeline, step.rows)
         keys = list(zip(what, ranges, operators, sizes, strict=True))
         places: dict[Any, list[int]] = defaultdict(list)
         for place, key in enumerate(keys):
@@ -342,14 +342,6 @@ class Summary:
         kernels.sort(key=lambda row: -row.time_us)
         return kernels, gains
 
-    def _sizes(self, step: StepSpan) -> list[int]:
-        """For each row the bytes of what is copied or filled on the GPU; 0 of others."""
-        whole = [one.kind == MEMSET or one.name == counted.DEVICE for one in self.timeline.kinds]
-        rows = self.timeline.rows
-        mine = np.array(whole, dtype=bool)[rows["what"][step.rows]]
-        found: list[int] = np.where(mine, rows["bytes"][step.rows], 0).tolist()
-        return found
-
     def _routed(self, keys: Sequence[Any]) -> dict[int, counted.Routed | None]:
         """By the operator, what is known of its mixture of experts."""
         launched: dict[int, set[Launched]] = defaultdict(set)
@@ -371,7 +363,11 @@ class Summary:
         if one.kind != KERNEL:
             found = counted.of_copy(one, size)
         elif operator is not None:
-            found = counted.of_operator(operator) or counted.of_experts(one, operator, routed)
+            found = (
+                counted.of_operator(operator)
+                or counted.of_fused(one, operator)
+                or counted.of_experts(one, operator, routed)
+            )
         else:
             found = None
         if found is None:
