@@ -27,6 +27,8 @@ from ncuflow import cli
 # Imported in functions, of Snakemake or of commands; what takes long where the words of a command tell that it is used.
 LATE = ("pandas",)
 USED = {"tables": "ncuflow.parsers.nvperf", "--figures": "ncuflow.pages.markdown.figures"}
+# Of a command whose jobs share templates, the function that compiles these, once for all.
+SHARED = {"pages": ("ncuflow.pages.markdown.rendering", "compile_shared")}
 Value = str | Path | float | bool | Iterable[str | Path] | None
 # A child has the threads' locks but not the threads: a module that was half imported would be so for ever.
 _importing = Lock()
@@ -46,6 +48,9 @@ def run(log: str, name: str, *given: Value, **options: Value) -> None:
         try:
             for module in (*LATE, *used, cli.COMMANDS[name][0]):
                 import_module(module)
+            if name in SHARED:
+                module, function = SHARED[name]
+                vars(import_module(module))[function]()
         except ImportError as error:
             Path(log).write_text(f"error: {error}\n", encoding="utf-8")
             raise RuntimeError(f"ncuflow {name}: {error}") from error

@@ -200,6 +200,13 @@ def environment(*beside: Path) -> jinja2.Environment:
 
 
 @cache
+def compile_shared() -> None:
+    """Compile what the pages of all targets are made of: children of this process find it done."""
+    for name in ("target.md.j2", "_macros.j2", "guide/_section.md.j2", "guide/_algorithm.md.j2"):
+        environment().get_template(name)
+
+
+@cache
 def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
     env = _Environment(
         loader=jinja2.FileSystemLoader(folders),
