@@ -26,7 +26,7 @@ def package_version(*names: str) -> str | None:
 
 
 def remedy(module: str) -> str:
-    """The command that installs a module that is missing: the packages of the first extra of ours which brings it."""
+    """The command that installs a module that is missing: the packages of the smallest extra of ours which brings it."""
     name = module.partition(".")[0].replace("_", "-")
     try:
         asked = importlib.metadata.requires("ncuflow") or []
@@ -38,7 +38,8 @@ def remedy(module: str) -> str:
         if found := re.search(r'extra == "(\w+)"', condition):
             extras.setdefault(found[1], []).append(wanted.strip())
     brings = re.compile(rf"{re.escape(name)}(-python)?(?![\w.-])")
-    packages = next((some for some in extras.values() if any(map(brings.match, some))), [name])
+    fitting = (some for some in extras.values() if any(map(brings.match, some)))
+    packages = min(fitting, key=len, default=[name])
     ours = [one for one in packages if not one.startswith("ncuflow[")]
     return f"pip install {shlex.join(ours)}"
 

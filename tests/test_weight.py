@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from ncuflow import origin
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 HEAVY, TRACE = (
     [re.match(r"[\w-]+", one)[0] for one in PROJECT["optional-dependencies"][extra]]
@@ -77,6 +79,20 @@ def test_a_trace_without_numpy_is_one_line(bare: dict[str, str], verb: str) -> N
     assert re.fullmatch(
         r"error: the package numpy is missing: pip install '?numpy\S*\n", done.stderr
     )
+
+
+def test_a_missing_package_is_installed_with_its_own_extra_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    extras = PROJECT["optional-dependencies"].items()
+    asked = [f'{one}; extra == "{extra}"' for extra, some in extras for one in some]
+    monkeypatch.setattr(origin.importlib.metadata, "requires", lambda _: asked)
+    assert origin.remedy("mcp") == "pip install 'mcp>=2.3,<3'"
+    assert origin.remedy("numpy.linalg") == "pip install 'numpy>=1.26,<3'"
+    assert "flashinfer-python" in origin.remedy("torch")
+    assert "nvidia-cuda-nvcc" not in origin.remedy("torch")
+    assert origin.remedy("scipy") == origin.remedy("pyarrow") != "pip install pyarrow"
+    assert origin.remedy("absent") == "pip install absent"
 
 
 def test_what_needs_the_pipeline_says_how_to_install_it(bare: dict[str, str]) -> None:

@@ -175,7 +175,9 @@ class Summary:
                 f"no recording of a {self.gpu} is here: ceilings are its datasheet's (`--recording` names one)"
             )
         if self.held.missing:
-            found.append(f"points of {self.held.name} are not beside it: {self.held.missing}")
+            found.append(
+                f"no isolated benchmark and no gain: points of {self.held.name} need pyarrow: {self.held.missing}"
+            )
         if lost := self._unseen():
             found.append(
                 f"{lost} kernel launches without a kernel: captured into a graph, left out of what was read, or not "
