@@ -43,7 +43,7 @@ GROUPS = {
     "experiments on a GPU": {
         "try": "a change of FlashInfer: still right? faster, where, by how much, why?",
         "advise": "which backend, settings and tunables are fastest, shape by shape",
-        "bisect": "between which two versions a point changed, and why",
+        "upgrade": "will another FlashInfer slow an engine? GPU and host; which release did it",
         "targets": "what can be measured here, and why the rest cannot",
         "preflight": "what can be measured on this machine",
     },
@@ -65,6 +65,7 @@ PARTS_OF = {
     "check sanity": "numbers of results that cannot be",
     "step annotate": "an engine with its shapes in ranges, as step reads them",
     "export script": "a point as a Python file, for your own ncu and nsys",
+    "upgrade bisect": "between which two versions a point changed, and why",
     "static predict": "times of a GPU that is not there, with intervals",
     "static counters": "the counters that `ncu --metrics` is given",
 }
@@ -125,6 +126,7 @@ RENAMED = {
     "annotate": "step annotate",
     "predict": "static predict",
     "counters": "static counters",
+    "bisect": "upgrade bisect",
 }
 # What people call and has no ``ANSWER`` to --json, and why.
 SILENT = {
@@ -144,7 +146,7 @@ WRITE = ("out", "html", "json", "apply", "ceilings")  # options that name a file
 CLOCK_S = 0.1  # what a file system's clock may be behind
 PATIENCE_S = 2.0
 # What tells its progress itself, or writes a protocol.
-TELLING = {"run", "try", "bisect", "mcp", "static", *RULES}
+TELLING = {"run", "try", "upgrade", "upgrade bisect", "mcp", "static", *RULES}
 
 
 OVERVIEW = """usage: ncuflow COMMAND …

@@ -9,7 +9,7 @@ from typing import Any
 
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work, dependent_launch
-from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
+from ncuflow.target.inputs import ITEMSIZE, TINY, TOLERANCE, tiny, torch_dtype
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
@@ -69,7 +69,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         reference=expected,
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: (out,),
-        extremes={"infinities": lambda: _infinite(x)},
+        extremes={TINY: lambda: tiny(x[0]), "infinities": lambda: _infinite(x)},
     )
 
 

@@ -9,7 +9,15 @@ import math
 from collections.abc import Iterator
 
 from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
-from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, around, page_table, torch_dtype
+from ncuflow.target.inputs import (
+    ITEMSIZE,
+    TINY,
+    TOLERANCE,
+    around,
+    page_table,
+    tiny,
+    torch_dtype,
+)
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
 from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
@@ -91,8 +99,16 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: cache,
         reset=reset,
-        extremes={"infinities": lambda: _infinite(new)},
+        extremes={
+            TINY: lambda: _tiny(new),
+            "infinities": lambda: _infinite(new),
+        },
     )
+
+
+def _tiny(new: tuple[Tensor, ...]) -> None:
+    for half in new:
+        tiny(half[0])
 
 
 def _infinite(new: tuple[Tensor, ...]) -> None:

@@ -70,13 +70,30 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: last["merged"],
         allocates=True,
-        extremes={"states of no tokens": lambda: _empty(s, two)} if n > 1 else {},
+        extremes={
+            "finite sums far below 0": lambda: _shift(s, two),
+            **({"states of no tokens": lambda: _empty(s, two)} if n > 1 else {}),
+        },
     )
+
+
+FAR = 2.0**17  # beyond what a kernel may take for infinite
+
+
+def _shift(s: Tensor, two: list[Tensor]) -> None:
+    """Take all sums far below 0, as far apart as they were."""
+    s.sub_(FAR)
+    _copied(s, two)
 
 
 def _empty(s: Tensor, two: list[Tensor]) -> None:
     """Make all states of the first row such of no tokens, and one of each other row; two: what merge_state takes of them."""
     s[0] = s[1:, 0] = -math.inf
+    _copied(s, two)
+
+
+def _copied(s: Tensor, two: list[Tensor]) -> None:
+    """What merge_state takes of the sums."""
     for place in range(len(two) // 2):
         two[2 * place + 1].copy_(s[:, place])
 

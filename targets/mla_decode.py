@@ -109,6 +109,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         buffers=lambda: (out,),
         plan=plan,
         info=plan_info(wrapper),
+        extremes=attention.far_logits([q, q_pe], [cache, cache_pe], round(1 / SCALE**2)),
     )
 
 

@@ -90,8 +90,16 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         tolerance=TOLERANCE,
         buffers=lambda: last["out"],
         allocates=True,
-        extremes={"tokens that are ruled out": lambda: _rule_out(source, source is logits)},
+        extremes={
+            **(
+                {"large logits of both signs": lambda: source.mul_(FAR)} if source is logits else {}
+            ),
+            "tokens that are ruled out": lambda: _rule_out(source, source is logits),
+        },
     )
+
+
+FAR = 2.0**16  # times a logit: beyond what a kernel may take for infinite
 
 
 def _rule_out(source: Tensor, logits: bool) -> None:

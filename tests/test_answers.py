@@ -45,6 +45,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "tuned.json").write_text('{"key": ["Runner", 0]}')
     (folder / "list.txt").write_text("--routine BatchDecodeWithPagedKVCacheWrapper --nothing 1\n")
     shutil.copytree(ROOT / "claims", folder / "claims")
+    (folder / "upgrade.json").write_text(trial_data.upgraded().model_dump_json())
     return folder
 
 
@@ -61,7 +62,8 @@ def said(name: str, outputs: Path) -> list[list[str]]:
             ["--recorded", results],
             ["--audit", str(outputs / "tuned.json"), str(outputs / "tuned.json")],
         ],
-        "bisect": [
+        "upgrade": [["--again", str(outputs / "upgrade.json")]],
+        "upgrade bisect": [
             ["--recorded", *(str(ROOT / f"recordings/h200/{v}") for v in FA3), "--point", TENSOR]
         ],
         "step": [[str(TRACE), "--recording", str(outputs)]],

@@ -10,8 +10,9 @@ import pytest
 from ncuflow.run.gpu import Gpu
 from ncuflow.run.prepare import check, check_extreme
 from ncuflow.sweep.points import points
+from ncuflow.target import attention as attention_kit
 from ncuflow.target.contract import load
-from ncuflow.target.inputs import page_table
+from ncuflow.target.inputs import TINY, page_table
 from ncuflow.target.launch import Inputs, Launch
 
 torch = pytest.importorskip("torch")
@@ -53,6 +54,9 @@ def judged(target: str, **params: Any) -> dict[str, str | None]:
 # --- states ----------------------------------------------------------------------------------
 
 
+SUMS = "finite sums far below 0"
+
+
 def merged(v: Any, s: Any, guarded: bool) -> tuple[Any, Any]:
     most = s.max(dim=1, keepdim=True).values
     weight = 2 ** (s - most).nan_to_num(nan=-torch.inf) if guarded else 2 ** (s - most)
@@ -75,7 +79,20 @@ def test_states_of_no_tokens_are_told_from_others(variant, monkeypatch):
         flashinfer(monkeypatch, merge_states=many, merge_state=two)
         found = judged("merge_state", variant=variant, seq_len=5)
         wrong = None if guarded else "the output is not finite everywhere"
-        assert found == {"plain": None, "states of no tokens": wrong}
+        assert found == {"plain": None, SUMS: None, "states of no tokens": wrong}
+
+
+@pytest.mark.parametrize("variant", ["merge_state", "merge_states"])
+def test_a_state_below_a_sentinel_is_no_state_of_no_tokens(variant, monkeypatch):
+    def many(v: Any, s: Any) -> Any:
+        return merged(v, s.clamp(min=-5e4), True)
+
+    def two(v_a: Any, s_a: Any, v_b: Any, s_b: Any) -> Any:
+        return many(torch.stack([v_a, v_b], 1), torch.stack([s_a, s_b], 1))
+
+    flashinfer(monkeypatch, merge_states=many, merge_state=two)
+    found = judged("merge_state", variant=variant, seq_len=5)
+    assert found["plain"] is None and found[SUMS] is not None
 
 
 # --- sampling --------------------------------------------------------------------------------
@@ -121,7 +138,7 @@ def test_an_infinity_stays_in_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
     flashinfer(monkeypatch, rmsnorm=rmsnorm)
     found = judged("rmsnorm", rows=5, hidden=64)
-    assert found == {"plain": None, "an infinity in a row": None}
+    assert found == {"plain": None, TINY: None, "an infinity in a row": None}
 
     def leaking(x: Any, weight: Any, eps: float, out: Any) -> None:
         """Right but where the row before holds what is no number."""
@@ -153,6 +170,36 @@ def test_infinities_are_kept_by_what_copies_and_what_multiplies(monkeypatch):
         flashinfer(monkeypatch, silu_and_mul=silu)
         found = judged("activation", tokens=3, hidden=64)
         assert found["plain"] is None and (found["infinities"] is None) == (limit == torch.inf)
+
+
+@pytest.mark.parametrize(
+    ("target", "params"),
+    [("activation", {"tokens": 3, "hidden": 64}), ("rmsnorm", {"rows": 3, "hidden": 64})],
+)
+def test_tiny_numbers_and_zeros_of_the_other_sign_are_put(target, params, monkeypatch) -> None:
+    seen: list[Any] = []
+
+    def call(x: Any, *more: Any, out: Any, **how: Any) -> None:
+        seen.append(x.clone())
+        out.zero_()
+
+    flashinfer(monkeypatch, silu_and_mul=call, rmsnorm=call)
+    (point,) = points(load(target), [params])
+    launch = load(target).prepare(point.params)
+    launch.extremes[TINY]()
+    launch.run()
+    row = seen[-1][0]
+    assert 0 < row[0] < torch.finfo(row.dtype).smallest_normal
+    assert row[1] == 0 and torch.signbit(row[1])
+
+
+def test_a_logit_is_far_for_every_head_and_16_bits_hold_its_factors() -> None:
+    for dim in (64, 96, 128, 192, 256):
+        assert attention_kit.FAR * attention_kit.far(dim) / dim**0.5 * 1.4427 > 50_000
+        for dtype in (torch.float16, torch.bfloat16):
+            assert float(torch.tensor(attention_kit.far(dim), dtype=dtype)) == attention_kit.far(
+                dim
+            )
 
 
 def test_first_and_last_token_of_pages_and_what_lies_behind() -> None:
@@ -204,6 +251,14 @@ class Wrapper:
         k, v = (x[:read].repeat_interleave(len(q) // x.shape[1], 1).transpose(0, 1) for x in (k, v))
         scores = (k @ q[:, :, None])[..., 0] / q.shape[-1] ** 0.5
         scores[:, seen:] = -torch.inf
+        if (
+            self.fault == "sentinel"
+        ):  # what no key was seen of begins there, and none below it raises it
+            weight = (scores - scores.max(-1, keepdim=True).values.clamp(min=-5e4 * 0.6931)).exp()
+            total = weight.sum(-1, keepdim=True)
+            return (torch.where(total > 0, weight / total, weight)[:, :, None] * v).sum(1)
+        if self.fault == "overflow":
+            scores = scores.clamp(max=3e4)
         if self.fault == "key":
             scores = scores.masked_fill(k[..., 0].isinf(), 0.0)
         if self.fault == "value":
@@ -213,6 +268,8 @@ class Wrapper:
         return (weight * v.where(weight > 0, v * weight)).sum(1)
 
 
+BELOW, ABOVE = "finite logits far below 0", "finite logits far above 0"
+ALONE = "one key that is not minus infinity"
 BEHIND = "NaN behind the last token"
 KEY, VALUE = "a key of minus infinity", "an infinite value"
 
@@ -239,8 +296,11 @@ def attention(monkeypatch: pytest.MonkeyPatch) -> type[Wrapper]:
 )
 def test_attention_over_pages_at_its_extremes(target, params, attention, monkeypatch):
     shape = {"qo_heads": 4, "kv_heads": 2, "head_dim": 64, **params}
-    assert judged(target, **shape) == dict.fromkeys(("plain", BEHIND, KEY, VALUE))
-    for fault, what in {"behind": BEHIND, "key": KEY, "value": VALUE}.items():
+    assert judged(target, **shape) == dict.fromkeys(
+        ("plain", BELOW, ABOVE, BEHIND, KEY, VALUE, ALONE)
+    )
+    faults = {"sentinel": BELOW, "overflow": ABOVE, "behind": BEHIND, "key": KEY, "value": VALUE}
+    for fault, what in faults.items():
         monkeypatch.setattr(attention, "fault", fault)
         found = judged(target, **shape)
         wrong = [name for name, why in found.items() if why is not None]
@@ -256,14 +316,14 @@ def test_the_worst_of_a_result_of_infinities_is_one_that_is_asked_for() -> None:
     output = expected.clone()
 
     def wrong() -> tuple[Any, Any]:
-        launch = Launch(lambda: None, lambda: (output.clone(),), lambda: (expected,), 1e-3, tuple)
+        launch = Launch(lambda: None, lambda: (output.clone(),), lambda: (expected,), 3e-2, tuple)
         found = check_extreme(Cpu(), launch)
         return found.wrong, found.worst
 
     assert wrong() == (None, None)
     output[0, 0], output[1, 0] = 1.5, 2.0  # of the reference that is no number nothing is asked
     worst = {"output": 0, "index": [0, 0], "got": 1.5, "expected": 1.0}
-    assert wrong() == ("relative L2 error 0.5 is above 0.001", worst)
+    assert wrong() == ("relative L2 error 0.5 is above 0.03", worst)
     output[1, 1] = 3.0
     worst = {"output": 0, "index": [1, 1], "got": 3.0, "expected": None}
     assert wrong() == ("the output is not finite everywhere", worst)
@@ -271,4 +331,4 @@ def test_the_worst_of_a_result_of_infinities_is_one_that_is_asked_for() -> None:
 
 def test_a_window_leaves_the_value_that_not_every_row_sees(attention: type[Wrapper]) -> None:
     (point,) = points(load("prefill"), [{"batch": 1, "seq_len": 9, "window": 1024}])
-    assert load("prefill").prepare(point.params).extremes.keys() == {BEHIND, KEY}
+    assert load("prefill").prepare(point.params).extremes.keys() == {BELOW, ABOVE, BEHIND, KEY}

@@ -106,7 +106,7 @@ def test_a_throttled_burst_is_taken_again_within_a_limit(
 
 
 def test_the_sustained_rate_is_that_of_the_second_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "_host", lambda device, run, n: [1.0] * n)
+    monkeypatch.setattr(timing, "call_times", lambda device, run, n: [1.0] * n)
     device = Device()
     _, (record,) = ran(device)
     found = record["timing"]["sustained"]
@@ -137,7 +137,7 @@ def test_a_launch_shorter_than_its_call_has_no_sustained_rate(
     host: float, sustained: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Launches back to back are as fast as the hot ones (5 µs), whatever a cold one takes (10 µs)."""
-    monkeypatch.setattr(timing, "_host", lambda device, run, n: [host] * n)
+    monkeypatch.setattr(timing, "call_times", lambda device, run, n: [host] * n)
     device = Device()
     _, (record,) = ran(device)
     assert (record["timing"]["sustained"] is not None) == sustained

@@ -1,8 +1,10 @@
 """The course of a trial, on sides that are no processes and a device that measures nothing."""
 
 import json
+import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from fake_device import Device, fake_target, made
 
 from ncuflow.experiments.text import case_lines
-from ncuflow.race.measure import Sides, checked, timed
+from ncuflow.race.measure import HOST_LOOKS, Sides, checked, plan_curve, timed
 from ncuflow.race.record import MeasuredPoint
 from ncuflow.race.rounds import LOOKS
 from ncuflow.race.sides import BaseError, LostError, SideError
@@ -24,7 +26,7 @@ class Paced(Device):
 
     def __init__(self, us: float = 100.0, name: str = "") -> None:
         super().__init__()
-        self.us = us
+        self.us, self.name = us, name
         self.random = random.Random(name)
 
     def cold(self, run: Callable[[], None], n: int) -> Burst:
@@ -36,10 +38,15 @@ class Paced(Device):
 class Local:
     """A side in this process: what it is asked and answers goes through JSON, as on a pipe."""
 
-    def __init__(self, log: list[str], name: str, us: float = 100.0, **kinds: Any) -> None:
+    def __init__(
+        self, log: list[str], name: str, us: float = 100.0, plan: bool = False, **kinds: Any
+    ) -> None:
         self.log, self.name = log, name
         self.device = Paced(us, name)
         self.target = fake_target(self.device, **kinds)
+        prepare = self.target.prepare
+        planned = (lambda: None) if plan else None
+        self.target.prepare = lambda p, seed=0: replace(prepare(p, seed), plan=planned)
         self.target.edges = lambda p: [{"n": 10 * p["n"]}]
         self.worker = Worker(self.target, lambda: self.device)
         self.lost_at: tuple[str, str] | None = None
@@ -57,12 +64,18 @@ class Local:
 
 
 class Trial:
-    def __init__(self, change: dict[str, Any] | None = None, base: dict[str, Any] | None = None):
+    def __init__(
+        self,
+        change: dict[str, Any] | None = None,
+        base: dict[str, Any] | None = None,
+        host: bool = False,
+    ):
         self.log: list[str] = []
         self.base = Local(self.log, "base", **(base or {}))
         self.change = Local(self.log, "change", **(change or {}))
         self.control = Local(self.log, "control", **(base or {}))
-        self.sides = Sides(self.base, self.change, self.control, 5.0)
+        core = max(os.sched_getaffinity(0)) if host else None
+        self.sides = Sides(self.base, self.change, self.control, 5.0, core)
 
     def run(self, n: int = 1, effect: float = 0.02) -> list[MeasuredPoint]:
         points = made(n)
@@ -92,6 +105,103 @@ def test_base_and_change_are_timed_in_turns_there_and_back() -> None:
     there = ["base", "change", "control"]
     assert bursts[:12] == [*there, *there[::-1], *there[::-1], *there]
     assert trial.base.device.log.count("settle") == 2 * LOOKS[0]
+
+
+@pytest.fixture
+def host_times(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Host times of sides by name, µs, each a little more or less; without a plan() where that is None."""
+
+    def timed(
+        plans: dict[str, float] | None, calls: dict[str, float], jitter: float = 0.004
+    ) -> None:
+        chance = random.Random(0)
+
+        def of(table: dict[str, float]) -> Callable[..., list[float]]:
+            return lambda device, what, n: [table[device.name] * chance.gauss(1, jitter)] * n
+
+        monkeypatch.setattr(timing, "call_times", of(calls))
+        monkeypatch.setattr(timing, "plan_times", of(plans or {}))
+
+    return timed
+
+
+@pytest.mark.parametrize(
+    ("plan", "control", "outcome"),
+    [
+        (100.0, 100.0, "same"),
+        (101.0, 100.0, "same"),
+        (105.0, 100.0, "slower"),
+        (60.0, 100.0, "faster"),
+        (105.0, 107.0, "undecided"),  # two processes of the base differ by more
+    ],
+)
+def test_host_times_are_judged_in_the_same_turns(host_times, plan, control, outcome) -> None:
+    calls = dict.fromkeys(("base", "change", "control"), 20.0)
+    host_times({"base": 100.0, "change": plan, "control": control}, calls)
+    trial = Trial(host=True, change={"plan": True}, base={"plan": True})
+    (found,) = trial.run()
+    assert found.outcome == "same" and found.timing is not None
+    assert found.call is not None and found.call.outcome == "same"
+    assert found.plan is not None and found.plan.outcome == outcome
+    assert found.plan.base_us == pytest.approx(100, rel=0.01)
+    assert found.plan.change.low < plan / 100 - 1 < found.plan.change.high
+    hosts = [line.split()[0] for line in trial.log if line.endswith(" host")]
+    there = ["base", "change", "control"]
+    first = [*there, *there[::-1]]
+    assert hosts[:24] == [*first, *first, *first[3:], *first[:3], *first[3:], *first[:3]]
+    if outcome == "undecided":  # the host alone goes on, and costs the GPU nothing
+        assert found.plan.rounds == HOST_LOOKS[-1] > found.timing.rounds
+
+
+def test_ten_of_ten_controls_are_the_same_and_nine_of_ten_planted_5_percent_are_found(host_times):
+    """Each trial with noise of its own, of 2 % of a median, and with sides that lie up to 1 % apart for good."""
+    calls, found = dict.fromkeys(("base", "change", "control"), 20.0), dict[float, list[str]]()
+    chance = random.Random(1)
+    for planted in (1.0, 1.05):
+        for _ in range(10):
+            apart = [100.0 * chance.uniform(0.995, 1.005) for _ in range(3)]
+            plans = {"base": apart[0], "change": planted * apart[1], "control": apart[2]}
+            host_times(plans, calls, 0.02)
+            (one,) = Trial(host=True, change={"plan": True}, base={"plan": True}).run()
+            assert one.call is not None and one.plan is not None
+            found.setdefault(planted, []).append(one.plan.outcome)
+            assert one.call.outcome == "same"
+    assert found[1.0] == ["same"] * 10
+    assert found[1.05].count("slower") >= 9
+
+
+def test_how_plan_grows_is_a_slope_with_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base's plan() grows as the square root, the change's as the number of sequences."""
+    trial, chance = Trial(host=True, change={"plan": True}, base={"plan": True}), random.Random(0)
+    power = {"base": 0.5, "control": 0.5, "change": 1.0}
+
+    def plan_times(device: Any, plan: Callable[[], None], n: int) -> list[float]:
+        return [100.0 * plan() ** power[device.name] * chance.gauss(1, 0.01)] * n  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(timing, "plan_times", plan_times)
+    monkeypatch.setattr(timing, "call_times", lambda device, run, n: [1.0] * n)
+    for side in (trial.base, trial.change, trial.control):
+        prepare = side.target.prepare
+        side.target.prepare = lambda p, seed=0, prepare=prepare: replace(
+            prepare(p, seed), plan=lambda: p["n"]
+        )
+    points = dict(zip((1, 2, 3), made(3), strict=True))
+    found = plan_curve(trial.sides, points)
+    assert found is not None and [one.batch for one in found.points] == [1, 2, 3]
+    assert found.base.low < 0.5 < found.base.high < found.change.low < 1.0 < found.change.high
+    last = found.points[-1].timing
+    assert last.change.estimate == pytest.approx(3**0.5 - 1, abs=0.02)
+    assert last.noise.low < 0 < last.noise.high
+    plain = Trial(host=True)
+    assert plan_curve(plain.sides, {1: made(1)[0]}) is None
+
+
+def test_without_plan_there_is_none_and_without_a_core_no_host_time(host_times: Any) -> None:
+    host_times(None, dict.fromkeys(("base", "change", "control"), 20.0))
+    (found,) = Trial(host=True).run()
+    assert found.call is not None and found.plan is None
+    (found,) = Trial().run()
+    assert found.call is None and found.plan is None
 
 
 @pytest.mark.parametrize("point", ["p1", "p10"])
@@ -169,10 +279,10 @@ def test_a_change_that_is_wrong_with_extreme_inputs_is_not_timed() -> None:
     extreme(trial.change, {"an infinity": 2.0, "no token": 2.5})
     (found,) = trial.run()
     assert found.outcome == "wrong" and found.timing is None
-    assert found.reason == "fake/p1: with no token: relative L2 error 0.25 is above 0.01"
+    assert found.reason == "fake/p1: with no token: relative L2 error 0.25 is above 0.02"
     bad = next(case for case in found.cases if case.status == "wrong")
     assert case_lines(bad) == [
-        "fake/p1: wrong: with no token: relative L2 error 0.25 is above 0.01",
+        "fake/p1: wrong: with no token: relative L2 error 0.25 is above 0.02",
         f"  worst element: output 0 at [0]: 2.5, expected 2 (seed {SEEDS[0]})",
     ]
     assert bad.worst is not None

@@ -18,7 +18,15 @@ from ncuflow.experiments.record import (
     TrialFact,
     TrialTerm,
 )
-from ncuflow.race.record import CheckedCase, CompileError, Relative, TrialTiming, Worst
+from ncuflow.experiments.upgrade import Upgrade, UpgradedShape, summed
+from ncuflow.race.record import (
+    CheckedCase,
+    CompileError,
+    HostTiming,
+    Relative,
+    TrialTiming,
+    Worst,
+)
 from ncuflow.record import Check
 
 DIFF = """--- a/data/include/flashinfer/toy.cuh
@@ -153,3 +161,24 @@ def broken(said: Said = as_is) -> Trial:
     return trial(
         said, outcome="not compiled", reason=said("toy.cuh:7: x is undefined"), compile_error=error, modules=[], points=[],
     )  # fmt: skip
+
+
+def upgraded(plan: float = 120.0) -> Upgrade:
+    """An upgrade that nobody made: slower at one of two points, and its plan() as well."""
+    slow = point(as_is, 3)
+    same = point(as_is, 4, 100.0, "same")
+    turns = timing(100.0, plan)
+    host = {name: getattr(turns, name) for name in HostTiming.model_fields if name != "outcome"}
+    slow.plan = HostTiming(**host, outcome="slower")
+    shapes = [
+        UpgradedShape(point="twice/toy_n3", count=30, plans=1),
+        UpgradedShape(point="twice/toy_n4", count=10, plans=None),
+    ]
+    found_trial = trial(points=[slow, same])
+    found = Upgrade(
+        base="FlashInfer 0.6.18", change="FlashInfer 0.7.2", gpu="NVIDIA H200", driver=None, date="2026-11-27T00:00:00Z",
+        effect=0.02, alpha=0.05, outcome="slower", shapes=shapes, trials=[found_trial],
+    )  # fmt: skip
+    found.gpu_time = summed(shapes, found.points, lambda point: point.timing)
+    found.plan_time = summed(shapes, found.points, lambda point: point.plan, plans=True)
+    return found

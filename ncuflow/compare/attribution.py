@@ -136,9 +136,9 @@ def explain(
     one_call: bool = False,
 ) -> Explained:
     """What changed the time of a point from base_us to head_us; noise_us: by how much two runs of one side may differ;
-    one_call: both sides were called alike, so launches that are too unlike are not the first to be told."""
+    one_call: both sides were called alike, so they do the same work, however unlike their launches are."""
     delta_us = head_us - base_us
-    found = _of_device(base, head)
+    found = _of_device(base, head, one_call)
     explained = sum(cause.delta_us or 0.0 for cause in found)
     rest = delta_us - explained
     beyond = bool(delta_us) and not 0 <= explained / delta_us <= MOST_EXPLAINED
@@ -147,12 +147,8 @@ def explain(
         shared = [c if abs(rest) <= noise_us else replace(c, parts=[]) for c in found]
     else:
         shared = [replace(c, share_of_delta=_share(c.delta_us, delta_us)) for c in found]
-    shared.sort(
-        key=lambda c: (
-            one_call or c.kind != "other_work",
-            -math.copysign(1, delta_us) * (c.delta_us or 0),
-        )
-    )
+    sign = math.copysign(1, delta_us)
+    shared.sort(key=lambda c: (c.kind != "other_work", -sign * (c.delta_us or 0)))
     return Explained(shared, rest, _remainder(found, rest, delta_us, noise_us))
 
 
@@ -175,9 +171,9 @@ def _share(part: float | None, whole: float) -> float | None:
     return part / whole if part is not None and whole else None
 
 
-def _of_device(base: Profile, head: Profile) -> list[Cause]:
+def _of_device(base: Profile, head: Profile, one_call: bool = False) -> list[Cause]:
     pairs, removed, added = match(*_kernels_of(base, head))
-    found = [cause for a, b in pairs for cause in _of_pair(a, b, base, head)]
+    found = [cause for a, b in pairs for cause in _of_pair(a, b, base, head, one_call)]
     found += _of_rest(removed, added)
     chosen = list(_chosen(base, head))
     found = [
@@ -291,15 +287,17 @@ def _place(*kernels: Kernel) -> str:
     return f"{report} kernels {', '.join(str(kernel['kernel']) for kernel in kernels)}"
 
 
-def _of_pair(base: Kernel, head: Kernel, base_side: Profile, head_side: Profile) -> Iterator[Cause]:
+def _of_pair(
+    base: Kernel, head: Kernel, base_side: Profile, head_side: Profile, one_call: bool
+) -> Iterator[Cause]:
     """Two launches of what should be one kernel; the kind says what changed first of all."""
     if base["duration_ns"] is None or head["duration_ns"] is None:
         return
     facts = [*facts_of(base, head), *_lines(base, head, base_side, head_side)]
     sides = base_side.rates, head_side.rates
     split = decomposition.split(base, head, sides)
-    kind = _kind(base, head, facts, split.parts, decomposition.of_other_gpus(sides))
-    if kind in ("kernel_replaced", "other_work"):
+    kind = _kind(base, head, facts, split.parts, decomposition.of_other_gpus(sides), one_call)
+    if kind == "kernel_replaced" or not same_work(base, head):
         # How long the warps of one wait says nothing of the other: their facts stand beside each other.
         split = decomposition.Split((head["duration_ns"] - base["duration_ns"]) / 1e3, [])
     what, before, after = _headline(kind, base, head, facts, split.parts)
@@ -324,12 +322,17 @@ def same_work(base: Kernel, head: Kernel) -> bool:
 
 
 def _kind(
-    base: Kernel, head: Kernel, facts: Iterable[Fact], parts: Iterable[ChangeTerm], other_gpu: bool
+    base: Kernel,
+    head: Kernel,
+    facts: Iterable[Fact],
+    parts: Iterable[ChangeTerm],
+    other_gpu: bool,
+    one_call: bool = False,
 ) -> str:
     kinds = {fact.kind for fact in facts}
     if base["name"] != head["name"]:
         return "kernel_replaced"
-    if not same_work(base, head):
+    if not (one_call or same_work(base, head)):
         return "other_work"
     # What ran differs: a change of clock would not be the first thing.
     first = {

@@ -18,16 +18,16 @@ from typing import Any
 from ncuflow.experiments import audit, choices, recorded
 from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape, head
 from ncuflow.gpu import lock, nvml
-from ncuflow.io import BadInput, CommandError, JsonObject, UsageError, clean, read_json, sniff
-from ncuflow.race import rounds
+from ncuflow.io import CommandError, JsonObject, UsageError, clean
+from ncuflow.race import host, rounds
 from ncuflow.race.eta import tell
 from ncuflow.race.measure import failure
 from ncuflow.race.rounds import AA, ALPHA, Race
 from ncuflow.race.sides import GaveUpError, LostError, Session, SideError, burst, started
 from ncuflow.record import Check
 from ncuflow.run import FATAL
-from ncuflow.sweep import workloads
-from ncuflow.sweep.points import Planned, of_target, points, read_points, unable
+from ncuflow.sweep import served
+from ncuflow.sweep.points import Planned, of_target, unable
 from ncuflow.target.contract import Target, known, load
 
 BUILD_S = 3600.0
@@ -55,9 +55,9 @@ class ShapesAsked:
         except ValueError as error:
             raise UsageError(str(error)) from None
         if self.points is not None:
-            found = _of_points(self.points)
+            found = served.of_points(self.points)
         elif self.workload is not None:
-            found, refused = _workload(self.workload)
+            found, refused = served.of_files(self.workload)
         elif len(wanted) == 1:
             found = {wanted[0]: of_target(wanted[0], None, self.blocks)[1]}
         else:
@@ -112,47 +112,6 @@ def audited(store: Path, names: Sequence[str], limits: RaceLimits) -> audit.Audi
         ]
         about = head(session.facts["name"], session.driver)
     return audit.Audit(**about, effect=limits.effect, alpha=ALPHA, entries=entries)
-
-
-def _of_points(paths: Sequence[Path]) -> dict[str, list[Planned]]:
-    found: dict[str, list[Planned]] = {}
-    for path in paths:
-        content = read_json(path)
-        try:
-            target = load(content[0]["target"])
-        except (LookupError, TypeError):
-            raise BadInput(path, "not a list of points") from None
-        except ValueError as error:
-            raise BadInput(path, str(error)) from None
-        found.setdefault(target.name, []).extend(read_points(path, target))
-    return found
-
-
-def _workload(paths: Sequence[Path]) -> tuple[dict[str, list[Planned]], list[str]]:
-    """(points by target, what was refused). Raises BadInput where there are none."""
-    blocks, refused = _blocks(paths)
-    try:
-        return {name: points(load(name), some) for name, some in blocks.items()}, refused
-    except ValueError as error:
-        raise BadInput(paths[0], str(error)) from None
-
-
-def _blocks(paths: Sequence[Path]) -> tuple[Mapping[str, list[Any]], list[str]]:
-    """(blocks by target, what was refused): of the configuration of a sweep, or of what `ncuflow workload` reads."""
-    if len(paths) == 1 and paths[0].is_file():
-        sniff(paths[0])
-        if paths[0].suffix == ".json":
-            content = read_json(paths[0])
-            if isinstance(content, dict) and isinstance(content.get("sweeps"), dict):
-                name = content.get("sweep")
-                sweeps = content["sweeps"]
-                if name not in sweeps or not isinstance(sweeps[name], dict):
-                    raise BadInput(paths[0], f"a configuration without its sweep {name!r}")
-                return sweeps[name], []
-    blocks, refused, _ = workloads.read(list(paths))
-    if not blocks:
-        raise BadInput(paths[0], "holds no case that can be measured")
-    return blocks, refused
 
 
 # --- on a GPU ---------------------------------------------------------------------------------
@@ -268,6 +227,7 @@ class ShapeRace:
     shapes: int
     effect: float
     tell: Callable[[str], None]
+    core: int = field(default_factory=host.core)
 
     def advised(self) -> AdvisedShape:
         """Race the choices."""
@@ -403,7 +363,7 @@ class ShapeRace:
         times: dict[str, list[float]] = {name: [] for name in names}
         for name in [*names, *names[::-1]]:
             with suppress(SideError):
-                times[name] += self.session.ask("plan", name=name)["times"]
+                times[name] += self.session.ask("host", name=name, core=self.core)["plan"]
         return {name: median(found) for name, found in times.items() if found}
 
     def _record(self, plans: dict[str, float]) -> AdvisedShape:

@@ -26,7 +26,7 @@ from ncuflow.gpu import lock, nvml
 from ncuflow.gpu.lock import Held
 from ncuflow.io import JsonObject, clean
 from ncuflow.process import output_of
-from ncuflow.race import measure
+from ncuflow.race import host, measure
 from ncuflow.race.eta import Tell
 from ncuflow.race.record import CompileError, Module
 from ncuflow.race.sides import BaseError, Process, Side, SideError, of_base, started
@@ -474,7 +474,7 @@ class VariantBench:
             self.start(range(place, min(place + TOGETHER, len(self.overlays))))
         side, stack = self._started.pop(place)
         with stack:
-            yield measure.Sides(self.base, side, self.control, self.limit_s)
+            yield measure.Sides(self.base, side, self.control, self.limit_s, host.core())
 
     def start(self, places: range) -> None:
         """Start the processes of some variants. One that fails at that says so again when it is asked."""
@@ -486,7 +486,7 @@ class VariantBench:
                 started(self.target, overlay.loaded, environ, self.held.locks, *overlay.words)
             )
             self._started[place] = side, stack
-        _load([self._started[place][0] for place in places])
+        load_all([self._started[place][0] for place in places])
 
     def close(self) -> None:
         """End the processes of variants that were not asked for."""
@@ -506,7 +506,7 @@ def bench(
         ]
         found = VariantBench(target, held, overlays, limit_s, tell, *both)
         stack.callback(found.close)
-        loading = stack.enter_context(ThreadPoolExecutor(1)).submit(_load, both)
+        loading = stack.enter_context(ThreadPoolExecutor(1)).submit(load_all, both)
         found.start(range(min(TOGETHER, len(overlays))))
         with of_base():
             for error in filter(None, loading.result()):
@@ -514,7 +514,7 @@ def bench(
         yield found
 
 
-def _load(sides: Sequence[Process]) -> list[SideError | None]:
+def load_all(sides: Sequence[Process]) -> list[SideError | None]:
     """Let sides load torch and FlashInfer, and find the GPU, all at once; why one could not."""
 
     def ask(side: Process) -> SideError | None:

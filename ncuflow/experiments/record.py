@@ -15,6 +15,7 @@ from ncuflow.race.record import (
     ChoiceOutcome,
     CompileError,
     Found,
+    HostState,
     MeasuredPoint,
     Outcome,
     Relative,
@@ -262,6 +263,8 @@ class Trial(Strict):
     """The JIT modules of the points."""
     points: list[PointTrial] = Field(default_factory=list)
     """Each point of the trial."""
+    host: HostState | None = None
+    """The core that host times were taken on; null where they were not."""
     ncu: str | None = None
     """The version of the profiler; null where nothing was counted."""
     no_counters: str | None = None

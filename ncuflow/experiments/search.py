@@ -220,11 +220,9 @@ class SearchRun:
             one.outcome, one.reason = case.status, f"on fresh inputs: {case.reason}"
             return None, None
         sides = measure.Sides(self.base, one.side, self.control, self.limit_s)
-        outcome, timing = measure.in_turns(
-            sides, shape, own, self.effect, shapes, self.tell, seed=FRESH
-        )
+        found = measure.in_turns(sides, shape, own, self.effect, shapes, self.tell, seed=FRESH)
         verdicts = {"faster": "winner", "undecided": "undecided"}
-        return verdicts.get(outcome, "default"), timing
+        return verdicts.get(found.outcome, "default"), found.timing
 
 
 def regret(timing: TrialTiming) -> Relative:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import geometric_mean
+from typing import NamedTuple
 
 from ncuflow.experiments.record import (
     Advice,
     AdvisedChoice,
     AdvisedShape,
     Heuristic,
+    KernelCounters,
     KernelTrial,
     ModuleTrial,
     PointTrial,
@@ -21,8 +25,15 @@ from ncuflow.experiments.record import (
 )
 from ncuflow.format import MISSING, aligned, in_one_unit, micro, with_unit
 from ncuflow.race import measure
-from ncuflow.race.measure import with_interval
-from ncuflow.race.record import WORST, CheckedCase, Relative, TrialTiming
+from ncuflow.race.measure import HOST_EFFECT, with_interval
+from ncuflow.race.record import (
+    WORST,
+    CheckedCase,
+    HostState,
+    Relative,
+    TrialTiming,
+    TurnsTiming,
+)
 
 KERNELS, OPCODES = 6, 5  # that the screen has: kernels whose code differs, and opcodes of each
 FILES = 2  # of a module, those that compiled longest
@@ -42,12 +53,13 @@ def trial_text(trial: Trial) -> str:
     if trial.reason:
         lines.append(f"  {trial.reason}")
     anew = [module for module in trial.modules if module.compiled]
+    kernels = [kernel for module in anew for kernel in module.kernels]
     if trial.modules:
         lines.append(f"{len(anew)} of {with_unit(len(trial.modules), 'modules')} compiled anew")
         lines += [
             f"  {module.name}: {module.why}{_alike(module)}{_took(module)}" for module in anew
         ]
-        lines += _code([kernel for module in anew for kernel in module.kernels])
+        lines += _code(kernels)
     if cases := {case.id: case for point in trial.points for case in point.cases}:
         right = sum(case.status == "ok" for case in cases.values())
         lines.append(f"{right} of {with_unit(len(cases), 'inputs')} right")
@@ -57,14 +69,37 @@ def trial_text(trial: Trial) -> str:
             "",
             aligned(*times(timed)).rstrip(),
             _sure(trial.alpha, "all points together", trial.effect),
+            *host_lines(timed, trial.host),
         ]
-        lines += [told for point in timed for told in reasons(point)]
+        lines += [told for point in timed for told in reasons(point, kernels)]
         if trial.no_counters:
             lines.append(f"no counters: {trial.no_counters}")
     # What is wrong at a case was told with it; these failed, or were left, after their cases.
     apart = [p for p in trial.points if p.timing is None and all(c.status == "ok" for c in p.cases)]
     lines += [f"{point.point}: {point.outcome}: {point.reason}" for point in apart]
     return "\n".join(lines) + "\n"
+
+
+def host_lines(timed: Sequence[PointTrial], state: HostState | None) -> list[str]:
+    """The host times of points: those that differ, how many do not, and the core that they were taken on."""
+    rows = [
+        (f"{what} at {point.point}", one, one.outcome)
+        for point in timed
+        for what, one in (("the call", point.call), ("plan()", point.plan))
+        if one is not None
+    ]
+    if not rows or state is None:
+        return []
+    told = [row for row in rows if row[-1] in ("slower", "faster")]
+    same = sum(row[-1] == "same" for row in rows)
+    table = [aligned(*in_turns("host time of", told)).rstrip()] if told else []
+    clock = ", ".join(
+        [f"{state.mhz} MHz before" if state.mhz else "clock unknown"]
+        + ([f"governor {state.governor}"] if state.governor else [])
+    )
+    where = f"core {state.core} of {state.cpu or 'an unknown CPU'} ({clock}), minimum effect {100 * HOST_EFFECT:g} %"
+    said = f"{same} of {with_unit(len(rows), 'host times')} the same, {len(rows) - same - len(told)} undecided"
+    return ["", *table, f"{said}; {where}"]
 
 
 def _alike(module: ModuleTrial) -> str:
@@ -127,8 +162,16 @@ def case_lines(case: CheckedCase) -> list[str]:
     return lines
 
 
-def reasons(point: PointTrial) -> Iterator[str]:
-    """What explains a difference of times: its first cause, the parts of that which add most, and why most of it is left."""
+UNCOVERED = (
+    0.2  # of a timed difference: what the counters leave, or tell too much, is said from there on
+)
+SAME_BYTES, OTHER_INSTRUCTIONS = 0.1, 0.2  # of logarithms: about 10 and 20 %
+WIDTH = re.compile(r"\.[US]?(8|16|64|128)\b")
+
+
+def reasons(point: PointTrial, kernels: Sequence[KernelTrial] = ()) -> Iterator[str]:
+    """What explains a difference of times: its first cause, the parts of that which add most, instructions for bytes, and how
+    much of it the counters cover. kernels: whose code differs."""
     if point.no_counters:
         yield f"{point.point}: no counters: {point.no_counters}"
     for cause in point.causes[:CAUSES]:
@@ -139,9 +182,93 @@ def reasons(point: PointTrial) -> Iterator[str]:
         most = sorted(parts, key=lambda part: -abs(part.delta_us))[:PARTS]
         if most:
             yield "  " + ", ".join(f"{_added(part.delta_us)} {part.what}" for part in most)
-    left = point.unexplained_us or 0.0
-    if abs(left) > abs(sum(cause.delta_us or 0.0 for cause in point.causes)):
-        yield f"  {_added(left)} left ({point.remainder})"
+    yield from _work(point, kernels)
+    covered = coverage(point)
+    if covered is not None and abs(1 - covered.share) > UNCOVERED:
+        timed = _added(covered.timed_us)
+        # Where other runs are the reason, it has the same numbers.
+        why = "" if timed.removesuffix(" µs") in str(point.remainder) else f": {point.remainder}"
+        yield f"  counters cover {_added(covered.us)} of the timed {timed}{why}"
+
+
+class Coverage(NamedTuple):
+    """How much of a timed difference the causes are: their µs, those that were timed, and the share."""
+
+    us: float
+    timed_us: float
+
+    @property
+    def share(self) -> float:
+        """Of 1; above it where launches under ncu differ by more."""
+        return self.us / self.timed_us
+
+
+def coverage(point: PointTrial) -> Coverage | None:
+    """What the counters of a point cover of its timed difference; None where they were not looked at for one."""
+    if point.timing is None or point.unexplained_us is None:
+        return None
+    timed = point.timing.change_us - point.timing.base_us
+    return Coverage(timed - point.unexplained_us, timed) if timed else None
+
+
+def _work(point: PointTrial, kernels: Sequence[KernelTrial]) -> Iterator[str]:
+    """Instructions for the bytes of DRAM, where the one differs and the other does not; and the width of loads and stores."""
+    if point.counters is None or not point.causes:
+        return
+    sides = point.counters.base, point.counters.change
+    executed = [_summed(side, "inst_executed") for side in sides]
+    moved = [_summed(side, "dram_bytes_read", "dram_bytes_write") for side in sides]
+    if None in executed or None in moved or not (executed[0] and moved[0] and moved[1]):
+        return
+    times = (executed[1] or 0.0) / executed[0]
+    if abs(math.log(moved[1] / moved[0])) > SAME_BYTES or abs(math.log(times)) < OTHER_INSTRUCTIONS:
+        return
+    each = [32 * (count or 0.0) / of for count, of in zip(executed, moved, strict=True) if of]
+    yield (
+        f"  {times:.2g} times the instructions for the same bytes of DRAM: {each[0]:.2g} → {each[1]:.2g} of a thread for a byte"
+    )
+    run = {kernel.name for side in sides for kernel in side}
+    for kernel in kernels:
+        if any(name in kernel.name for name in run) and (told := widths(kernel)):
+            yield f"  {told}"
+            return
+
+
+def _summed(kernels: Sequence[KernelCounters], *keys: str) -> float | None:
+    """Counters of the kernels of a side together; None where one is missing."""
+    found = [kernel.metrics.get(key) for kernel in kernels for key in keys]
+    return None if None in found else sum(value or 0.0 for value in found)
+
+
+def widths(kernel: KernelTrial) -> str:
+    """How wide the loads and stores of global memory are that went, and those that came: "loads of 64 bits → 8 bits"; empty
+    where that does not differ."""
+    told = []
+    for opcode, what in (("LDG", "loads"), ("STG", "stores")):
+        sides = [
+            sorted(
+                {
+                    _bits(name)
+                    for name, n in kernel.opcodes.items()
+                    if _is(name, opcode) and n * sign > 0
+                }
+            )
+            for sign in (-1, 1)
+        ]
+        if all(sides) and sides[0] != sides[1]:
+            went, came = ("/".join(map(str, bits)) for bits in sides)
+            told.append(f"{what} of {went} → {came} bits")
+    return ", ".join(told)
+
+
+def _is(name: str, opcode: str) -> bool:
+    return name == opcode or name.startswith(f"{opcode}.")
+
+
+def _bits(opcode: str) -> int:
+    """Of what a thread loads or stores at once."""
+    found = WIDTH.search(opcode)
+    return int(found[1]) if found else 32
 
 
 def _added(us: float) -> str:
@@ -151,21 +278,38 @@ def _added(us: float) -> str:
 def times(points: Sequence[PointTrial]) -> tuple[list[str], list[list[str]]]:
     """(head, rows) of the table of the points that were timed, all times in one unit."""
     timed = [(point, point.timing) for point in points if point.timing is not None]
-    unit, took = in_one_unit([us for _, of in timed for us in (of.base_us, of.change_us)])
-    rows = [
+    return in_turns(
+        "point",
         [
-            point.point,
+            (
+                point.point,
+                of,
+                point.outcome + (f", {of.throttled} bursts throttled" if of.throttled else ""),
+            )
+            for point, of in timed
+        ],
+    )
+
+
+def in_turns(
+    what: str, rows: Sequence[tuple[str, TurnsTiming, str]]
+) -> tuple[list[str], list[list[str]]]:
+    """(head, rows) of a table of names with their times and verdicts, all times in one unit."""
+    unit, took = in_one_unit([us for _, of, _ in rows for us in (of.base_us, of.change_us)])
+    told = [
+        [
+            name,
             base,
             change,
             measure.with_interval(of.change),
             measure.with_interval(of.noise),
             str(of.rounds),
-            point.outcome + (f", {of.throttled} bursts throttled" if of.throttled else ""),
+            verdict,
         ]
-        for (point, of), base, change in zip(timed, took[::2], took[1::2], strict=True)
+        for (name, of, verdict), base, change in zip(rows, took[::2], took[1::2], strict=True)
     ]
-    head = ["point", f"base, {unit}", f"change, {unit}", "difference", "noise floor", "rounds"]
-    return [*head, "verdict"], rows
+    head = [what, f"base, {unit}", f"change, {unit}", "difference", "noise floor", "rounds"]
+    return [*head, "verdict"], told
 
 
 def ranked(trials: Sequence[Trial]) -> list[tuple[int | None, Trial]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import getpass
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ncuflow.experiments import variant
@@ -33,7 +33,7 @@ from ncuflow.experiments.why import CountedSide, explain, lacking
 from ncuflow.gpu import lock
 from ncuflow.io import CommandError, clean, scratch
 from ncuflow.origin import flashinfer_version, now
-from ncuflow.race import measure
+from ncuflow.race import host, measure
 from ncuflow.race.eta import MeteredSide, TrialEta, tell
 from ncuflow.race.measure import failure
 from ncuflow.race.record import WORST
@@ -169,7 +169,8 @@ def _measured(
     base, change, control = (
         MeteredSide(side, eta) for side in (sides.base, sides.change, sides.control)
     )
-    three = measure.Sides(base, change, control, sides.limit_s)
+    three = replace(sides, base=base, change=change, control=control)
+    trial.host = host.state(sides.core) if sides.core is not None else None
     points = measure.checked(three, plan.target, plan.points, eta)
     measure.timed(three, plan.points, points, trial.effect, eta)
     trial.points = [PointTrial(**dict(point)) for point in points]

@@ -344,7 +344,19 @@ def timed(
 ) -> Bisection:
     """Over versions that are timed here, each in a process and a folder of its own. points: a points.json with the point."""
     target, point = _point(asked.point, points)
-    nvml.needed("`ncuflow bisect --recorded`")
+    nvml.needed("`ncuflow upgrade bisect --recorded`")
+    return timed_at(source, target, point, asked, patience_s, cache)
+
+
+def timed_at(
+    source: Source,
+    target: Target,
+    point: Planned,
+    asked: BisectedPoint,
+    patience_s: float,
+    cache: Path | None,
+) -> Bisection:
+    """The same at a point that is at hand."""
     with ExitStack() as stack:
         held = stack.enter_context(lock.gpu_lock())
         folder = cache or stack.enter_context(scratch())

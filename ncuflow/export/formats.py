@@ -6,16 +6,19 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from ncuflow import format as form
 from ncuflow.compare import records
+from ncuflow.experiments import upgrade
 from ncuflow.export import check
 from ncuflow.export.check import CheckedPoint
 from ncuflow.findings import limiter
-from ncuflow.io import JsonObject, dump_json
+from ncuflow.io import JsonObject, clean, dump_json
 from ncuflow.model import Measurement, Results
 from ncuflow.pages.markdown.rendering import cell, code
 from ncuflow.parquet import read_table
+from ncuflow.race.measure import with_interval
 
 MOST_BYTES = 1 << 20  # of a step summary: GitHub drops a longer one
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -92,6 +95,8 @@ def summary(results: Found, cases: Iterable[CheckedPoint]) -> str:
             f"| {code(case.point)} | {cell(case.hold)} | {cell(case.shown)} | {cell(case.why) if case.why else 'holds'} |"
             for case in every
         ]
+    if not results:
+        return _cut(lines)
     lines += [
         "",
         "| point | cold | of the datasheet's roof | limited by | GPU |",
@@ -171,7 +176,52 @@ def compared(path: Path, threshold: float) -> list[CheckedPoint]:
     return sorted(cases, key=lambda case: order.get(case.point, -1))
 
 
+def upgraded(path: Path, threshold: float) -> list[CheckedPoint]:
+    """The times of an upgrade as cases, and its sums first: slower beyond the threshold does not hold, nor what is wrong."""
+    found = upgrade.read(path)
+    sums = zip(upgrade.KINDS, (found.gpu_time, found.call_time, found.plan_time), strict=True)
+    cases = [_timed("the workload", name, one, one.outcome, threshold) for name, one in sums if one]
+    for point in found.points.values():
+        if point.timing is None:
+            why = f"{point.outcome}: {point.reason}" if point.outcome in upgrade.WRONG else None
+            cases.append(
+                CheckedPoint(point=point.point, hold="right", shown=point.reason or "", why=why)
+            )
+        for kind, outcome in upgrade.outcomes(point).items():
+            if (timing := upgrade.KINDS[kind](point)) is not None:
+                cases.append(_timed(point.point, kind, timing, outcome, threshold))
+    return cases
+
+
+def _timed(point: str, kind: str, one: Any, outcome: str, threshold: float) -> CheckedPoint:
+    """A time on both sides as a case."""
+    times = (
+        f"{form.number(one.base_us)} → {form.number(one.change_us)} µs, {with_interval(one.change)}"
+    )
+    late = outcome == "slower" and one.change.estimate > threshold
+    hold = f"{kind} no slower beyond {100 * threshold:g} %"
+    return CheckedPoint(
+        point=point, hold=hold, shown=times, why=f"slower: {times}" if late else None
+    )
+
+
+def commands(cases: Iterable[CheckedPoint]) -> str:
+    """GitHub's workflow commands, one for each case that does not hold."""
+    lines = []
+    for case in cases:
+        if case.why:
+            title, text = (_escaped(word) for word in (f"{case.point}: {case.hold}", case.why))
+            lines.append(f"::error title={title.replace(':', '%3A').replace(',', '%2C')}::{text}\n")
+    return "".join(lines)
+
+
+def _escaped(text: str) -> str:
+    """As GitHub takes a message: what begins a command there is no part of it."""
+    return clean(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
 GATED: dict[str, Callable[[Found, Iterable[CheckedPoint]], str]] = {
+    "annotations": lambda results, cases: commands(cases),
     "junit": junit,
     "summary": summary,
 }

@@ -6,14 +6,27 @@ A variant that is wrong anywhere is timed nowhere.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from statistics import fmean, median
+from dataclasses import dataclass, field
+from math import exp, log, log1p
+from statistics import linear_regression, median
 from typing import Any
 
-from ncuflow.race.record import CheckedCase, MeasuredPoint, Outcome, Relative, TrialTiming
-from ncuflow.race.rounds import LOOKS, Interval, look
+from ncuflow.io import JsonObject
+from ncuflow.race.record import (
+    CheckedCase,
+    Exponent,
+    HostTiming,
+    MeasuredPoint,
+    Outcome,
+    PlanAt,
+    PlanCurve,
+    Relative,
+    TrialTiming,
+    TurnsTiming,
+)
+from ncuflow.race.rounds import ALPHA, LOOKS, Interval, Judged, interval, look
 from ncuflow.race.sides import BaseError, LostError, Side, SideError, burst, of_base
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
@@ -29,6 +42,18 @@ class Sides:
     change: Side
     control: Side
     limit_s: float  # of one request
+    core: int | None = None  # that host times are taken on; None: they are not
+
+    def ask(self, name: str, do: str, /, **words: Any) -> JsonObject:
+        """The answer of a side by its name. Raises BaseError where one of the base's fails."""
+        with nullcontext() if name == "change" else of_base():
+            found: JsonObject = getattr(self, name).ask(do, self.limit_s, **words)
+            return found
+
+    def burst(self, name: str) -> tuple[float, bool]:
+        """As of a side by its name."""
+        with nullcontext() if name == "change" else of_base():
+            return burst(getattr(self, name), self.limit_s)
 
 
 def cases(target: Target, point: Planned) -> list[Planned]:
@@ -42,14 +67,18 @@ def cases(target: Target, point: Planned) -> list[Planned]:
 
 
 def checked(
-    sides: Sides, target: Target, points: Sequence[Planned], tell: Tell
+    sides: Sides,
+    target: Target,
+    points: Sequence[Planned],
+    tell: Tell,
+    seen: dict[str, CheckedCase] | None = None,
 ) -> list[MeasuredPoint]:
-    """Each point with its cases, outcome "unchecked" where all of them are right.
+    """Each point with its cases, outcome "unchecked" where all of them are right. seen: cases that were checked before.
 
     After a variant that hung, or lost the GPU, the points that follow are not tried.
     """
     found: list[MeasuredPoint] = []
-    seen: dict[str, CheckedCase] = {}
+    seen = {} if seen is None else seen
     lost = None
     for point in points:
         trial = MeasuredPoint(point=point.id, outcome="unchecked")
@@ -141,8 +170,11 @@ def timed(
     trials: Sequence[MeasuredPoint],
     effect: float,
     tell: Tell,
+    of: int = 0,
+    **words: Any,
 ) -> None:
-    """Time the points that are right, and note what the variant does to each, if all of them are."""
+    """Time the points that are right, and note what the variant does to each, if all of them are. of: points of the run, where
+    these are not all."""
     if any(trial.outcome in ("wrong", "error", "lost") for trial in trials):
         for trial in trials:
             if trial.outcome == "unchecked":
@@ -155,64 +187,189 @@ def timed(
             trial.reason = f"the trial ended at {lost}"
             continue
         try:
-            trial.outcome, trial.timing = in_turns(sides, point, point, effect, len(ready), tell)
+            found = in_turns(sides, point, point, effect, of or len(ready), tell, **words)
+            trial.outcome, trial.timing = found.outcome, found.timing
+            trial.call, trial.plan = found.call, found.plan
         except SideError as error:
             trial.outcome, trial.reason = failure(error), f"{point.id}: {error}"
             lost = point.id if trial.outcome == "lost" else None
 
 
+HOST_EFFECT = (
+    0.03  # of host times, of 1: two processes of the same code differ by more than two launches do
+)
+HOST_PASSES = 2  # of a round, there and back: they take milliseconds
+HOST_LOOKS = (*LOOKS, 80)
+CALL, PLAN, GPU = "call", "plan", "gpu"
+SIDES = ("base", "change", "control")
+
+
+@dataclass
+class Series:
+    """One kind of time of a point: by side a value a round, and what was last made of them. points: of the run; least_noise:
+    as of `look`."""
+
+    effect: float
+    points: int
+    least_noise: float = 0.0
+    looks: tuple[int, ...] = LOOKS
+    times: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    judged: Judged | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether further rounds could tell more."""
+        return self.judged is None or not self.judged.final
+
+    def add(self, found: Mapping[str, Sequence[float]]) -> None:
+        """A round, in which each side was timed there and back."""
+        for name, both in found.items():
+            self.times[name].append(median(both))
+        change, noise = (
+            [time / base for time, base in zip(self.times[name], self.times["base"], strict=True)]
+            for name in SIDES[1:]
+        )
+        judged = look(change, noise, self.effect, self.points, self.least_noise, self.looks)
+        self.judged = judged or self.judged
+
+    def summary(self) -> JsonObject:
+        """What records say of it."""
+        assert self.judged is not None
+        return {
+            "base_us": median(self.times["base"]),
+            "change_us": median(self.times["change"]),
+            "change": self.judged.change.relative,
+            "noise": self.judged.noise.relative,
+            "rounds": len(self.times["base"]),
+        }
+
+    def turns(self, alpha: float) -> TurnsTiming:
+        """All rounds, not looked at before."""
+        sides = (self.times[name] for name in SIDES[1:])
+        change, noise = (
+            interval([t / b for t, b in zip(own, self.times["base"], strict=True)], alpha).relative
+            for own in sides
+        )
+        return TurnsTiming(
+            base_us=median(self.times["base"]),
+            change_us=median(self.times["change"]),
+            change=change,
+            noise=noise,
+            rounds=len(self.times["base"]),
+        )
+
+    def host(self) -> HostTiming:
+        """As a time of the host."""
+        assert self.judged is not None
+        return HostTiming(**self.summary(), outcome=self.judged.verdict)
+
+
+@dataclass(frozen=True)
+class InTurns:
+    """What turns say of a point. call, plan: of the host, None where they were not taken."""
+
+    outcome: Outcome
+    timing: TrialTiming
+    call: HostTiming | None = None
+    plan: HostTiming | None = None
+
+
 def in_turns(
     sides: Sides, point: Planned, own: Planned, effect: float, points: int, tell: Tell, **words: Any
-) -> tuple[Outcome, TrialTiming]:
+) -> InTurns:
     """A point of the base and the variant's own in turns. points: of the run, among which the chance of a false word is
-    divided; words: of the request that opens them."""
-    named = {"base": sides.base, "change": sides.change, "control": sides.control}
-
-    def ask(name: str, do: str, **words: Any) -> None:
-        with nullcontext() if name == "change" else of_base():
-            named[name].ask(do, sides.limit_s, **words)
-
-    for name in named:
-        ask(name, "open", point=(own if name == "change" else point).as_dict(), **words)
-    times: dict[str, list[float]] = defaultdict(list)
-    judged, throttled, rounds = None, 0, 0
-    while judged is None or not judged.final:
-        throttled += _round(sides, named, times, rounds % 2 == 1)
-        rounds += 1
-        change, noise = (
-            [time / base for time, base in zip(times[name], times["base"], strict=True)]
-            for name in ("change", "control")
-        )
-        judged = look(change, noise, effect, points) or judged
-        if rounds in LOOKS and judged is not None:
+    divided, for each kind of time; words: of the request that opens them."""
+    for name in SIDES:
+        sides.ask(name, "open", point=(own if name == "change" else point).as_dict(), **words)
+    kinds = {GPU: Series(effect, points)}
+    if sides.core is not None:
+        # One control is one draw of how far two processes lie apart.
+        of_host = HOST_EFFECT, points, HOST_EFFECT / 2, HOST_LOOKS
+        kinds |= {CALL: Series(*of_host), PLAN: Series(*of_host)}
+    throttled = rounds = 0
+    while waiting := [kind for kind, one in kinds.items() if one.open]:
+        found, late = _round(sides, waiting, rounds % 2 == 1)
+        throttled, rounds = throttled + late, rounds + 1
+        for kind in waiting:
+            if kind in found:
+                kinds[kind].add(found[kind])
+            else:  # a target without plan()
+                del kinds[kind]
+        judged = kinds[GPU].judged
+        if rounds in LOOKS and judged is not None and GPU in waiting:
             tell(f"{point.id}: {rounds} rounds: {with_interval(judged.change)}")
-    for name in named:
-        ask(name, "close")
-    return judged.verdict, TrialTiming(
-        base_us=median(times["base"]),
-        change_us=median(times["change"]),
-        change=judged.change.relative,
-        noise=judged.noise.relative,
-        rounds=rounds,
-        throttled=throttled,
+    for name in SIDES:
+        sides.ask(name, "close")
+    judged = kinds[GPU].judged
+    assert judged is not None
+    return InTurns(
+        judged.verdict,
+        TrialTiming(**kinds[GPU].summary(), throttled=throttled),
+        *(kinds[kind].host() if kind in kinds else None for kind in (CALL, PLAN)),
     )
 
 
-def _round(
-    sides: Sides, named: dict[str, Side], times: dict[str, list[float]], turned: bool
-) -> int:
-    """One round, there and back; in every other one the base begins in the middle. How many bursts were throttled."""
-    there = [*named][::-1] if turned else [*named]
-    found: dict[str, list[float]] = defaultdict(list)
+BATCHES = (1, 4, 16, 64, 256, 1024)  # numbers of sequences that plan() is timed at
+CURVE_ROUNDS = 13
+
+
+def plan_curve(sides: Sides, points: Mapping[int, Planned]) -> PlanCurve | None:
+    """plan() of points by their number of sequences, in turns; None of a target that has none. Raises SideError or BaseError
+    where one cannot be prepared."""
+    for name in SIDES:
+        for batch, point in points.items():
+            made = sides.ask(name, "prepare", name=f"{batch}", point=point.as_dict(), checked=False)
+            if made["status"] != "ok":
+                raise SideError(f"{point.id}: {made['reason']}")
+    kinds = {batch: Series(HOST_EFFECT, len(points)) for batch in points}
+    for number in range(CURVE_ROUNDS):
+        for batch, series in kinds.items():
+            found = _round(sides, [PLAN], number % 2 == 1, name=f"{batch}")[0]
+            if PLAN not in found:
+                return None
+            series.add(found[PLAN])
+    for name in SIDES:
+        sides.ask(name, "close")
+    alpha = ALPHA / len(points)
+    slopes = {name: _exponent({b: s.times[name] for b, s in kinds.items()}) for name in SIDES}
+    return PlanCurve(
+        points=[PlanAt(batch=b, timing=series.turns(alpha)) for b, series in kinds.items()],
+        base=slopes["base"],
+        change=slopes["change"],
+    )
+
+
+def _exponent(times: Mapping[int, Sequence[float]]) -> Exponent:
+    """How times grow with a size, of rounds that each had all sizes."""
+    sizes = [log(size) for size in times]
+    rounds = zip(*times.values(), strict=True)
+    slopes = [linear_regression(sizes, [log(time) for time in one]).slope for one in rounds]
+    found = interval([exp(slope) for slope in slopes], ALPHA)
+    bounds = (found.estimate, found.low, found.high)
+    return Exponent(**dict(zip(("slope", "low", "high"), map(log1p, bounds), strict=True)))
+
+
+Round = dict[str, dict[str, list[float]]]  # by kind and side, there and back
+
+
+def _round(sides: Sides, kinds: Sequence[str], turned: bool, **words: Any) -> tuple[Round, int]:
+    """One round, there and back; in every other one the base begins in the middle. And how many bursts were throttled.
+
+    Host times follow the launches, all of them within milliseconds: what else the host does falls on each alike.
+    """
+    there = SIDES[::-1] if turned else SIDES
+    both = [*there, *there[::-1]]
+    found: Round = defaultdict(lambda: defaultdict(list))
     throttled = 0
-    for name in [*there, *there[::-1]]:
-        with nullcontext() if name == "change" else of_base():
-            time_us, late = burst(named[name], sides.limit_s)
-        found[name].append(time_us)
+    for name in both if GPU in kinds else ():
+        time_us, late = sides.burst(name)
+        found[GPU][name].append(time_us)
         throttled += late
-    for name, both in found.items():
-        times[name].append(fmean(both))
-    return throttled
+    for name in HOST_PASSES * both if {CALL, PLAN} & {*kinds} else ():
+        for kind, times in sides.ask(name, "host", core=sides.core, **words).items():
+            if kind in kinds and times:
+                found[kind][name].append(median(times))
+    return found, throttled
 
 
 def with_interval(found: Interval | Relative) -> str:

@@ -75,21 +75,77 @@ class CheckedCase(Strict):
     """The worst element of a wrong result."""
 
 
-class TrialTiming(Strict):
-    """The times of one point, base and change in turns, each launch after a flush of the L2 cache."""
+class TurnsTiming(Strict):
+    """Times of one point, base and change in turns."""
 
     base_us: Microseconds
-    """The median over rounds of the base's launches, µs."""
+    """The median over rounds of the base's, µs."""
     change_us: Microseconds
-    """The median over rounds of the change's launches, µs."""
+    """The median over rounds of the change's, µs."""
     change: Relative
     """The change's time against the base's."""
     noise: Relative
     """The baseline against itself in another process: how far two timings of the same code lie apart here."""
     rounds: Count
     """How many rounds were timed."""
+
+
+class TrialTiming(TurnsTiming):
+    """The times of one point, base and change in turns, each launch after a flush of the L2 cache."""
+
     throttled: Count
     """How many bursts of launches, over all sides, ended with clocks held down by power or heat."""
+
+
+class HostTiming(TurnsTiming):
+    """Host times of one point, base and change in turns on one core, of medians of a few calls each."""
+
+    outcome: Literal["faster", "same", "slower", "undecided"]
+    """The verdict, as for times of the GPU, but with a minimum effect of its own."""
+
+
+class PlanAt(Strict):
+    """plan() of one number of sequences."""
+
+    batch: Count
+    """The number of sequences."""
+    timing: TurnsTiming
+    """The host times of plan()."""
+
+
+class Exponent(Strict):
+    """The slope of the logarithms of time and size: a time grows as the size to this power."""
+
+    slope: float
+    """The mean over rounds of the slope by least squares."""
+    low: float
+    """The lower bound of its interval over rounds."""
+    high: float
+    """The upper bound of its interval over rounds."""
+
+
+class PlanCurve(Strict):
+    """plan() over the number of sequences, base and change in turns."""
+
+    points: list[PlanAt]
+    """Each number of sequences."""
+    base: Exponent
+    """The base's exponent."""
+    change: Exponent
+    """The change's exponent."""
+
+
+class HostState(Strict):
+    """The core that host times were taken on, as the system tells it."""
+
+    core: Count
+    """The number of the core, which all sides took turns on."""
+    cpu: str | None
+    """The name of the CPU."""
+    governor: str | None
+    """The governor of its clock; null where the system does not tell."""
+    mhz: Count | None
+    """Its clock before the timing, MHz; null where the system does not tell."""
 
 
 class MeasuredPoint(Strict):
@@ -106,6 +162,10 @@ class MeasuredPoint(Strict):
     """The inputs that were checked."""
     timing: TrialTiming | None = None
     """The times; null where it was not timed."""
+    call: HostTiming | None = None
+    """The host times of the call, which enqueues; null where they were not taken."""
+    plan: HostTiming | None = None
+    """The host times of plan(); null where there is none, or they were not taken."""
 
 
 class CompileError(Strict):

@@ -62,21 +62,26 @@ class Judged:
 
 
 def look(
-    change: Sequence[float], noise: Sequence[float], effect: float, points: int
+    change: Sequence[float],
+    noise: Sequence[float],
+    effect: float,
+    points: int,
+    least_noise: float = 0.0,
+    looks: Sequence[int] = LOOKS,
 ) -> Judged | None:
     """The judgement after so many rounds; None where this number of them is not looked at.
 
     change, noise: ratios of times of each round; effect: the relative change that matters, of 1; points: how many are
-    tested in the run.
+    tested in the run; least_noise: what the same code may differ by whatever the base says of itself; looks: numbers of rounds.
     """
-    if len(change) not in LOOKS:
+    if len(change) not in looks:
         return None
-    alpha = ALPHA / (len(LOOKS) * points)
+    alpha = ALPHA / (len(looks) * points)
     found, against_itself = interval(change, alpha), interval(noise, alpha)
     # The change runs in a process of its own, as the base does twice: what these differ by is not the change's.
-    verdict = judge(found, effect, against_itself.farthest)
+    verdict = judge(found, effect, max(least_noise, against_itself.farthest))
     narrow = found.half <= max(effect / 2, FINE * abs(found.estimate))
-    final = (verdict != "undecided" and narrow) or len(change) == LOOKS[-1]
+    final = (verdict != "undecided" and narrow) or len(change) == looks[-1]
     return Judged(verdict, found, against_itself, final)
 
 

@@ -17,13 +17,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from ncuflow.io import JsonObject, UsageError
 from ncuflow.race.hooks import Drawn, Forced, Substitute, sharing
+from ncuflow.race.host import pinned
 from ncuflow.race.record import CheckedCase, CompileError, Module, Worst
 from ncuflow.run import builds, timing
 from ncuflow.run import launch as launch
@@ -42,7 +43,7 @@ from ncuflow.target.launch import Launch, NotHereError, Tensor
 
 SEEDS = (0, 1)  # a result that was kept from the first call is wrong in the second
 LAUNCHES = 10  # of a burst of a point
-PLANS = 5
+CALLS, PLANS = 30, 10  # of the host, of which the last two thirds count: the first find cold caches
 # nvcc: file(line): error: …; the host's compiler: file:line:column: error: …
 _ERROR = re.compile(
     r"(?P<file>[^\s:(][^:(]*)(?:\((?P<nvcc>\d+)\)|:(?P<host>\d+)(?::\d+)?):\s*"
@@ -250,12 +251,13 @@ class Worker:
 
     # --- launches that are ready --------------------------------------------------------------
 
-    def do_open(self, point: JsonObject, seed: int = SEEDS[0]) -> JsonObject:
-        """Make a point ready to be timed: {"each_us"}. One that a failure left open goes first."""
+    def do_open(self, point: JsonObject, seed: int = SEEDS[0], brief: bool = False) -> JsonObject:
+        """Make a point ready to be timed, by shorter bursts where it is one of many: {"each_us"}. One that a failure left open
+        goes first."""
         self._ready.clear()
         launch = self._prepare(planned(point), seed)
         warm_up(self.device, launch)
-        return {"each_us": self._enter("", launch, OF_POINT)}
+        return {"each_us": self._enter("", launch, OF_MANY if brief else OF_POINT)}
 
     def _enter(self, name: str, launch: Launch, plan: BurstPlan) -> float:
         """A warm launch is ready; µs of one."""
@@ -357,15 +359,25 @@ class Worker:
                 break
         return {"times": burst.times, "throttled": burst.throttled}
 
-    def do_plan(self, name: str) -> JsonObject:
-        """µs of plan() on an idle GPU; none where there is no plan()."""
-        plan, times = self._ready[name].launch.plan, []
-        for _ in range(PLANS if plan else 0):
-            self.device.synchronize()
-            start = perf_counter()
-            plan()  # type: ignore[misc]
-            times.append((perf_counter() - start) * 1e6)
-        return {"times": times}
+    def do_host(self, name: str = "", core: int | None = None) -> JsonObject:
+        """µs of the host in calls of what is ready, on this core, and in plan() on an idle GPU; none where there is no plan()."""
+        launch = self._ready[name].launch
+        with nullcontext() if core is None else pinned(core):
+            reset(launch)
+            calls = timing.call_times(self.device, launch.run, CALLS)
+            plans = timing.plan_times(self.device, launch.plan, PLANS) if launch.plan else []
+        return {"call": calls[len(calls) // 3 :], "plan": plans[len(plans) // 3 :]}
+
+    def do_kernels(self, point: JsonObject) -> JsonObject:
+        """What a point's call resolves to: {"kernels": their names, "backend": that plan() chose, None where it says none}."""
+        launch = self._prepare(planned(point), SEEDS[0])
+        warm_up(self.device, launch)
+        reset(launch)
+        found = self.device.kernels(launch.run)
+        backend = launch.info.get("backend")
+        del launch
+        self.device.release()
+        return {"kernels": found, "backend": backend}
 
     def do_forget(self, name: str) -> JsonObject:
         """Give back what a choice that left has of its own."""

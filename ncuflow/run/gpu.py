@@ -8,7 +8,7 @@ import importlib
 import math
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -167,6 +167,18 @@ class Gpu(Stopwatch):
             return bool(self.torch.ones(1, device="cuda").item() == 1)
         except Exception:
             return False
+
+    def kernels(self, run: Callable[[], None]) -> list[str]:
+        """Names of the kernels that a call launches, in order, by torch's profiler; none where that records nothing."""
+        from torch.autograd import DeviceType
+        from torch.profiler import ProfilerActivity, profile
+
+        self.synchronize()
+        with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+            run()
+            self.synchronize()
+        found = [one for one in recorded.events() if one.device_type == DeviceType.CUDA]
+        return [one.name for one in sorted(found, key=lambda one: one.time_range.start)]
 
     def release(self) -> None:
         """Give the memory of the last point back."""

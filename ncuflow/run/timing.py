@@ -154,12 +154,12 @@ def visit(
     )
     _hot(device, launch, series, group, repetitions(wanted, share, each * group, least), each)
     _reset(launch)
-    series.host += _host(device, launch.run, repetitions(wanted, share, each, least))
+    series.host += call_times(device, launch.run, repetitions(wanted, share, each, least))
     _reset(launch)
     if last:
         _add_sustained(device, launch, series, each)
     if launch.plan is not None:
-        series.plan += _plan(device, launch.plan, -(-PLANS // rounds))
+        series.plan += plan_times(device, launch.plan, -(-PLANS // rounds))
     _note_clocks(device, series)
 
 
@@ -282,9 +282,9 @@ def pair(
             n = repetitions(each_n, BURST_US, each * group, least=1)
             _hot(device, launch, series, group, n, each)
             _reset(launch)
-            series.host += _host(device, launch.run, each_n)
+            series.host += call_times(device, launch.run, each_n)
             if launch.plan is not None:
-                series.plan += _plan(device, launch.plan, each_n)
+                series.plan += plan_times(device, launch.plan, each_n)
     for series in found:
         _note_clocks(device, series)
     return found
@@ -300,7 +300,8 @@ def repetitions(wanted: int, budget: float, each: float, least: int = LEAST) -> 
     return max(least, min(wanted, int(budget / each)))
 
 
-def _host(device: Clock, run: Callable[[], None], n: int) -> list[float]:
+def call_times(device: Clock, run: Callable[[], None], n: int) -> list[float]:
+    """µs of the host in each of so many calls, which only enqueue."""
     device.synchronize()
     times = []
     for _ in range(n):
@@ -311,7 +312,8 @@ def _host(device: Clock, run: Callable[[], None], n: int) -> list[float]:
     return times
 
 
-def _plan(device: Clock, plan: Callable[[], None], n: int) -> list[float]:
+def plan_times(device: Clock, plan: Callable[[], None], n: int) -> list[float]:
+    """µs of the host in each of so many plan(), on an idle GPU; fewer where they take long."""
     times: list[float] = []
     while len(times) < n and (not times or sum(times) < BUDGET_US / 3):
         device.synchronize()

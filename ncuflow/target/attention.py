@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -229,6 +230,32 @@ def cache(p: Params, inputs: Inputs, *shape: int) -> Cache:
     return Cache(found.elements, found.values.to(torch_dtype(p["dtype"])), found.scales)
 
 
+FAR = 1024.0  # of a query; a product with `far` is beyond 50 000, scaled and of base 2: what kernels took for infinite
+
+
+def far(dim: int) -> float:
+    """The element of a key that, with one of FAR in the query, brings its logit beyond what a kernel may take for infinite. 16
+    bits hold it. dim: of the scale, 1/sqrt(dim)."""
+    return 4.0 * math.ceil(8.5 * math.sqrt(dim))
+
+
+def far_logits(
+    queries: Sequence[Tensor], keys: Sequence[Tensor], dim: int
+) -> dict[str, Callable[[], None]]:
+    """All logits far below 0, then far above, and as far apart as they were: elements become whole numbers, whose products
+    float32 adds exactly. The first element of the last query and key tells the side."""
+
+    def put(side: float) -> None:
+        for tensor in (*queries, *keys):
+            tensor.copy_(tensor.float().round())
+        queries[-1][..., 0], keys[-1][..., 0] = FAR, side * far(dim)
+
+    return {
+        "finite logits far below 0": partial(put, -1.0),
+        "finite logits far above 0": partial(put, 1.0),
+    }
+
+
 def extremes(
     p: Params, q: Tensor, k: Cache, v: Cache, table: PageTable
 ) -> dict[str, Callable[[], None]]:
@@ -252,8 +279,17 @@ def extremes(
         pages, places = seen()
         v.held[pages, places, :, 0] = math.inf
 
-    found = {"NaN behind the last token": behind, "a key of minus infinity": unseen}
-    return found if causal and p["window"] else found | {"an infinite value": infinite}
+    def alone() -> None:
+        pages, places = seen()
+        k.held[..., 0] = -math.inf
+        k.held[pages, places, :, 0] = 1
+
+    # Products of 16 bits end at 65 504.
+    found = far_logits([q], [k.held], p["head_dim"]) if p.get("qk") != "f16" else {}
+    found |= {"NaN behind the last token": behind, "a key of minus infinity": unseen}
+    if causal and p["window"]:
+        return found
+    return found | {"an infinite value": infinite, "one key that is not minus infinity": alone}
 
 
 def values_bytes(p: Params, work: Callable[[Params], Work]) -> int:

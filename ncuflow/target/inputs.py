@@ -28,6 +28,17 @@ STEP_BYTES = 256 << 20  # float32 tokens of one step of a reference over pages
 TOLERANCE = {"f16": 5e-3, "bf16": 2e-2}
 
 
+TINY = "denormals and -0.0"
+
+
+def tiny(row: Tensor) -> None:
+    """Make elements of a row the least that is not 0, and 0 of the other sign, by turns."""
+    import torch
+
+    row.fill_(torch.finfo(row.dtype).smallest_normal / 4)
+    row.view(-1)[1::2] = -0.0
+
+
 def torch_dtype(name: str) -> Any:
     """torch.float16 for "f16", torch.bfloat16 for "bf16", torch.float8_e4m3fn for "fp8"."""
     import torch

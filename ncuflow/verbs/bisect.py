@@ -1,8 +1,8 @@
 """Between which two versions a point became slower or faster, by what, and which files differ.
 
-    ncuflow bisect --recorded 'recordings/h200/*/*' --point decode/B16_L2048_H32_K8_D128_P16_f16_tc
-    ncuflow bisect --releases --good 0.6.12 --bad 0.6.14 --point ID [--journal bisect.jsonl]
-    ncuflow bisect --wheels FOLDER | --env NAME=A,B --point ID
+    ncuflow upgrade bisect --recorded 'recordings/h200/*/*' --point decode/B16_L2048_H32_K8_D128_P16_f16_tc
+    ncuflow upgrade bisect --releases --good 0.6.12 --bad 0.6.14 --point ID [--journal bisect.jsonl]
+    ncuflow upgrade bisect --wheels FOLDER | --env NAME=A,B --point ID
 
 With --good and --bad the versions between them are halved, each compared with the good one; --bad may be the older one.
 Without them every version is compared with the one before it, and each change is found. Recordings are compared as

@@ -2,8 +2,23 @@ import json
 import os
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 
+from ncuflow.run import timing
 from ncuflow.run.timing import Burst
+
+timing.call_times = lambda device, run, n: [(run() or 1.0) / 5] * n
+
+
+def plan_times(device, plan, n):
+    """What it took, where it slept: else what is no time of this host's."""
+    start = perf_counter()
+    plan()
+    took = (perf_counter() - start) * 1e6
+    return [took if took > 10_000 else 50.0] * n
+
+
+timing.plan_times = plan_times
 
 
 class Gpu:
@@ -47,6 +62,10 @@ class Gpu:
 
     def worst(self, outputs, expected):
         return {"output": 0, "index": [0], "got": outputs[0], "expected": expected[0]}
+
+    def kernels(self, run):
+        run()
+        return ["ToyKernel"]
 
     def cold(self, run, n):
         return Burst([run() * self.random.gauss(1, 0.001) for _ in range(n)], True, None)

@@ -1,0 +1,131 @@
+"""The action, its script and the recipes that use it: what they name exists, and what the script writes is what CI shows."""
+
+import json
+import os
+import re
+import subprocess
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trial_data
+import yaml
+from command import ncuflow
+from conftest import ROOT
+
+from ncuflow.experiments.upgrade import read, upgrade_text
+from ncuflow.export.formats import commands, upgraded
+
+RECIPES = sorted((ROOT / "examples/ci").glob("*.yml"))
+
+
+def test_sums_count_each_shape_as_often_as_it_runs() -> None:
+    found = trial_data.upgraded()
+    assert found.gpu_time is not None and found.plan_time is not None
+    assert found.gpu_time.base_us == 40 * 100.0
+    assert found.gpu_time.change_us == pytest.approx(30 * 110 + 10 * 100)
+    assert found.gpu_time.change.estimate == pytest.approx(0.075)
+    assert (found.gpu_time.outcome, found.plan_time.shapes) == ("slower", 1)
+    assert re.search(r"as often as they run: 4.000 µs → 4.300 µs", upgrade_text(found))
+
+
+def test_what_is_slower_beyond_the_threshold_is_a_case_that_does_not_hold(tmp_path: Path) -> None:
+    path = tmp_path / "upgrade.json"
+    path.write_text(trial_data.upgraded().model_dump_json())
+    bad = [case for case in upgraded(path, 0.05) if case.why]
+    assert [case.point for case in bad] == ["the workload"] * 2 + ["twice/toy_n3"] * 2
+    assert not [case for case in upgraded(path, 0.5) if case.why]
+    said = commands(bad)
+    assert said.count("\n") == 4 and all(
+        line.startswith("::error title=") for line in said.splitlines()
+    )
+    junit, summary = tmp_path / "junit.xml", tmp_path / "summary.md"
+    for form, out in {"junit": junit, "summary": summary}.items():
+        done = ncuflow("export", form, "--upgrade", str(path), "--out", str(out))
+        assert done.returncode == 0, done.stderr
+    assert ET.parse(junit).getroot().attrib["failures"] == "4"
+    assert "4 of 5 requirements do not hold." in summary.read_text()
+
+
+@pytest.mark.parametrize("status", [0, 3, 4])
+def test_the_script_writes_what_ci_shows_and_ends_as_the_upgrade(
+    tmp_path: Path, status: int
+) -> None:
+    record = tmp_path / "made.json"
+    record.write_text(trial_data.upgraded().model_dump_json())
+    program = tmp_path / "bin/ncuflow"
+    program.parent.mkdir()
+    python = f"exec '{os.sys.executable}' -m ncuflow"  # type: ignore[attr-defined]
+    program.write_text(
+        f'#!/bin/sh\nif [ "$1" = upgrade ]; then echo "$@" >said; cp made.json upgrade.json; exit {status}; fi\n{python} "$@"\n'
+    )
+    program.chmod(0o755)
+    told = {
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "NCUFLOW_WORKLOAD": "called",
+        "NCUFLOW_TO": "0.7.2; rm -rf x",
+        "NCUFLOW_FROM": "",
+        "NCUFLOW_THRESHOLD": "2%",
+        "GITHUB_STEP_SUMMARY": "step.md",
+        "GITHUB_OUTPUT": "outputs",
+    }
+    done = subprocess.run(
+        ["bash", str(ROOT / "scripts/upgrade-gate")],
+        cwd=tmp_path,
+        env=told,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == status, done.stderr
+    words = (tmp_path / "said").read_text()
+    assert "--to 0.7.2; rm -rf x --effect 2%" in words and "--from" not in words
+    assert "::error title=twice/toy_n3" in done.stdout
+    assert "do not hold" in (tmp_path / "step.md").read_text()
+    assert f"status={status}\n" in (tmp_path / "outputs").read_text()
+
+
+def test_the_action_gives_each_input_to_its_script_and_none_to_a_shell() -> None:
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    (step,) = action["runs"]["steps"]
+    assert set(action["inputs"]) == {"workload", "from", "to", "threshold"}
+    assert {f"${{{{ inputs.{name} }}}}" for name in action["inputs"]} <= set(step["env"].values())
+    assert "${{" not in step["run"]
+    script = (ROOT / "scripts/upgrade-gate").read_text()
+    assert set(step["env"]) - {"NCUFLOW_ACTION"} <= set(re.findall(r"NCUFLOW_[A-Z]+", script))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_uses_inputs_that_the_action_has_and_shell_that_parses(path: Path) -> None:
+    inputs = yaml.safe_load((ROOT / "action.yml").read_text())["inputs"]
+    recipe: dict[Any, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    steps = [step for job in recipe["jobs"].values() for step in job["steps"]]
+    used = [step for step in steps if "ncuflow@" in step.get("uses", "")]
+    assert len(used) == 1 and set(used[0]["with"]) <= set(inputs)
+    assert {name for name, one in inputs.items() if one.get("required")} <= set(used[0]["with"])
+    for step in steps:
+        if "run" in step:
+            assert "${{" not in step["run"]
+            assert subprocess.run(["bash", "-n", "-c", step["run"]]).returncode == 0
+    assert True in recipe or "on" in recipe  # YAML 1.1 reads "on" as true
+    assert json.dumps(steps)
+
+
+def test_recorded_upgrades_name_what_became_slower_and_whether_that_is_the_host() -> None:
+    """FlashInfer 0.6.18 to 0.7.2.post1 on an H200: activation by its kernel, plan() by the host, whose growth ended."""
+    found = read(ROOT / "examples/upgrade/0.6.18-to-0.7.2.json.xz")
+    points = found.points
+    assert len(points) == 42 and all(point.timing for point in points.values())
+    slow = {name for name, point in points.items() if point.outcome == "slower"}
+    assert slow == {f"activation/silu_T{tokens}_D14336_bf16" for tokens in (1, 64)}
+    assert all("act_and_mul_kernel" in points[name].causes[0].what for name in slow)
+    late = {n for n, point in points.items() if point.plan and point.plan.outcome == "slower"}
+    assert {name.split("/")[0] for name in late} == {"decode", "mla_decode"}
+    assert all(points[name].outcome in ("same", "undecided") for name in late)
+    assert (found.outcome, found.seconds or 0) == ("slower", 298.7)
+    curves = [
+        s.plan_curve for s in read(ROOT / "examples/upgrade/0.6.18-to-0.7.2-plans.json.xz").shapes
+    ]
+    (tensor, cuda) = (curve for curve in curves if curve)
+    assert tensor.base.low > 0.4 and tensor.change.high < 0.05 and cuda.base.high < 0.05
