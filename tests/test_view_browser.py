@@ -109,7 +109,7 @@ def test_a_time_that_is_not_known_is_no_zero(browser, written, view):
 def test_a_kernel_is_headed_by_its_explanation(browser, opened, view):
     shown = browser.open(opened, "#/kernel?r=0&k=0")
     report = view.reports[0]
-    text = as_text(report.explained[report.kernels[0].longest_launch.index])
+    text = as_text(report.explained[report.kernels[0].longest_launch.index], 160)
     assert shown.locator("pre.explained").inner_text().strip() == text.strip()
     assert "Memory" in texts(shown.locator("main h2"))
 

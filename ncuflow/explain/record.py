@@ -225,9 +225,10 @@ PARTS = {"limit": 2, "waits": 3, "at": 3, "gain": 1, "try": 6, "missing": 3, "no
 TRY = "try"
 
 
-def as_text(found: Explanation) -> str:
-    """The text: at most MOST_LINES lines as wide as the terminal; what is cut off ends with an ellipsis. The command that
-    traces a number is the last of them, whole, for a shell to run as it is."""
+def as_text(found: Explanation, width: int | None = None) -> str:
+    """The text: at most MOST_LINES lines of so many characters, as wide as the terminal unless given; what is cut off ends with
+    an ellipsis. The command that traces a number is the last of them, whole, for a shell to run as it is."""
+    wide = width or columns()
     said = {
         "limit": _limit(found),
         "waits": [_stall(stall) for stall in found.stalls[:MOST]],
@@ -238,10 +239,10 @@ def as_text(found: Explanation) -> str:
         "note": found.notes[:1],
         "from": [*_origin(found)],
     }
-    head, traced = _head(found.subject), _traced(found)
-    parts = {name: _part(name, said[name], PARTS[name]) for name in PARTS}
+    head, traced = _head(found.subject, wide), _traced(found)
+    parts = {name: _part(name, said[name], PARTS[name], wide) for name in PARTS}
     used = len(head) + len(traced) + sum(len(lines) for name, lines in parts.items() if name != TRY)
-    parts[TRY] = _part(TRY, said[TRY], min(PARTS[TRY], MOST_LINES - used))
+    parts[TRY] = _part(TRY, said[TRY], min(PARTS[TRY], MOST_LINES - used), wide)
     return "\n".join([*head, *(line for name in PARTS for line in parts[name]), *traced]) + "\n"
 
 
@@ -274,10 +275,10 @@ def _us(time: Number | None) -> float | None:
     return None if time is None else time.value / (1e3 if time.unit == "ns" else 1)
 
 
-def _part(label: str, entries: list[str], most: int) -> list[str]:
+def _part(label: str, entries: list[str], most: int, wide: int) -> list[str]:
     """Entries with a label before the first: as many lines each, at most `most` in all."""
     each = max(1, most // max(1, len(entries)))
-    body = [line for entry in entries[:most] for line in _wrapped(entry, columns() - LABEL, each)]
+    body = [line for entry in entries[:most] for line in _wrapped(entry, wide - LABEL, each)]
     return [f"{label if number == 0 else '':{LABEL}}{line}" for number, line in enumerate(body)]
 
 
@@ -287,14 +288,14 @@ def _wrapped(text: str, width: int, most: int) -> list[str]:
     )  # fmt: skip
 
 
-def _head(of: Subject) -> list[str]:
+def _head(of: Subject, wide: int) -> list[str]:
     """Which kernel, with its template arguments where it has some, and which launch of it."""
     lines = [" ".join(word for word in (of.point, of.name) if word)]
     if of.demangled and "<" in of.demangled:
         lines.append(of.demangled)
     if of.report is not None:
         lines.append(_launch(of))
-    return [short(line, columns()) for line in lines]
+    return [short(line, wide) for line in lines]
 
 
 def _launch(of: Subject) -> str:

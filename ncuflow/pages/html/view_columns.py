@@ -31,6 +31,7 @@ from ncuflow.view.model import (
     View,
 )
 
+WIDE = 160  # characters of a line of what explain says: a page has no terminal
 TOGETHER = 8  # kernels whose panels are packed as one: they say much in the same words
 DIGITS = 5  # of values that are only drawn
 MOST_LAUNCHES = 32  # of a kernel that have a panel; all are in its distribution
@@ -205,7 +206,7 @@ def kernel(report: ReportView, at: int) -> JsonObject:
     return {
         "first": places.index(of.longest),
         "all": len(of.launches),
-        "explained": explained and as_text(explained),
+        "explained": explained and as_text(explained, WIDE),
         "launches": columns([one.kernel for one in launches], (*KERNEL, "nvtx", "device", "compute_capability"))
         | kernel_columns([one.kernel for one in launches])
         | columns([_judged(one) for one in launches], ("verdict", "occupancy", "roofline")),
