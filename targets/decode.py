@@ -459,7 +459,7 @@ TARGET = Target(
             shown="launch and tail take {tail_pct} of the time: on tensor cores plan() leaves the KV of the longest request "
             "whole, and its blocks run alone at the end",
             where="cores == 'tensor' and lengths != 'even' and backend != 'fa3' and tail_pct >= 25 and merge_pct == 0",
-            bound="tail_pct / 100",
+            bound="tail_pct / 100 * main_pct / 100",
             symbol=_WRAPPER,
             change="`use_tensor_cores=False` where few requests are much longer than the others: its plan() splits them",
             choice="cores_grouped",
@@ -471,7 +471,7 @@ TARGET = Target(
             "ones the longest end alone",
             where="cores == 'tensor' and lengths != 'even' and backend != 'fa3' and tail_pct >= 15 and split == 'auto' "
             "and launch == 'eager'",
-            bound="tail_pct / 100",
+            bound="tail_pct / 100 * main_pct / 100",
             symbol=attention.SPLIT,
             change="cut chunks above 2 048 tokens and twice a place's average to half of that average; "
             "`plan(fixed_split_size=…)`, in pages, needs no patch, and was not timed",
@@ -527,7 +527,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="smaller chunks for short sequences",
-            shown="the grid is {waves} waves: missing blocks take {blocks_pct} of the time",
+            shown="the grid is {waves} waves: missing blocks take {blocks_pct} of its time",
             where=f"cores == 'cuda' and blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto' and {_LEAST}",
             # places stay empty in the attention kernel alone
             bound="blocks_pct / 100 * main_pct / 100",

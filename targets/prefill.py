@@ -537,7 +537,8 @@ TARGET = Target(
             bound="tensor_pipe_elapsed_pct / 100 / 2",
             other_work=True,
             symbol=_FP8_KERNEL,
-            change="`plan(q_data_type=torch.float8_e4m3fn, o_data_type=torch.float16)`, at the price of precision",
+            change="`plan(q_data_type=torch.float8_e4m3fn, o_data_type=torch.float16)`, for ragged KV `run(q, k, v, scale_q, "
+            "scale_k, scale_v)`, at the price of precision",
             choice="prefill_fp8",
         ),
         Opportunity(
@@ -571,7 +572,7 @@ TARGET = Target(
             # blocks of a grid that all start at once share SMs in that order as well
             where="info_backend == 'fa2' and causal and tail_pct >= 10 and grid_size > gpu_sm_count and merge_pct == 0 "
             "and split == 'auto'",
-            bound="tail_pct / 100",
+            bound="tail_pct / 100 * main_pct / 100",
             symbol=Symbol("BatchPrefillWithPagedKVCacheDispatched", "attention/prefill.cuh"),
             change="a grid of one axis, in the paged and the ragged kernel: the KV head changes fastest, and query tiles go from "
             "the last to the first; `plan()` stays as it is",

@@ -522,7 +522,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="the fused add",
-            shown="two kernels move {bytes_analytic}, of which the sum is written by one and read again by the other",
+            shown="two kernels read and write {bytes_analytic}, of which the sum is written by one and read again by the other",
             where="variant == 'add_then_rmsnorm' and norm == 'auto'",
             symbol=Symbol("fused_add_rmsnorm", "norm/__init__.py"),
             change="`fused_add_rmsnorm(x, residual, weight)`",

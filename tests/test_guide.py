@@ -339,7 +339,7 @@ def test_a_choice_that_depends_on_the_size_says_where_it_saves_and_where_it_cost
     ]  # fmt: skip
     said = where({"summary": {}, "pairs": pairs}, "tokens")
     assert said == (
-        "less time in 3 of 6 pairs (tokens 512, 1 024) and more time in 1 of 6 pairs (tokens 65 536) beyond noise"
+        "less kernel time in 3 of 6 pairs (tokens 512, 1 024) and more kernel time in 1 of 6 pairs (tokens 65 536) beyond noise"
     )
     assert where({"summary": {}, "pairs": pairs[3:4]}, "tokens") == "no difference beyond noise"
     assert where({"summary": None, "pairs": []}, "tokens") == "–"

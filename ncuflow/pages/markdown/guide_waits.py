@@ -23,9 +23,8 @@ from ncuflow.target.launch import Params
 
 MOST_TREES = 2
 REMEDIES: dict[str, str] = read_yaml(resource("templates/guide/remedies.yaml"))
-OCCUPANCY = (
-    "TheoreticalOccupancy"  # NVIDIA's rule of what a launch allows: the table of launches has it
-)
+# NVIDIA's rules of what a launch allows and reaches: the table of launches has both.
+OCCUPANCY = ("TheoreticalOccupancy", "AchievedOccupancy")
 LEAST_SHOWN = 0.01  # of all cycles: a smaller reason is not drawn
 
 
@@ -73,7 +72,7 @@ def _stall_context(point: str | None, kernel: Kernel, deep: bool) -> Context | N
         "tree": tree,
         "lines": drawn(tree),
         "top": [(r, _most_at(kernel, r.reason)) for r in tree.top()],
-        "rules": [rule for rule in waits.advice(kernel, 3) if rule["rule"] != OCCUPANCY][:2],
+        "rules": [rule for rule in waits.advice(kernel, 4) if rule["rule"] not in OCCUPANCY][:2],
     }
 
 
