@@ -16,6 +16,7 @@ from conftest import ROOT
 
 from ncuflow.experiments.upgrade import read, upgrade_text
 from ncuflow.export.formats import commands, upgraded
+from ncuflow.pages.html import trial as page
 
 RECIPES = sorted((ROOT / "examples/ci").glob("*.yml"))
 
@@ -129,3 +130,19 @@ def test_recorded_upgrades_name_what_became_slower_and_whether_that_is_the_host(
     ]
     (tensor, cuda) = (curve for curve in curves if curve)
     assert tensor.base.low > 0.4 and tensor.change.high < 0.05 and cuda.base.high < 0.05
+
+
+def test_the_page_of_an_upgrade_has_its_screen_first_and_a_trial_of_each_target(
+    tmp_path: Path,
+) -> None:
+    record, out = ROOT / "examples/upgrade/0.6.18-to-0.7.2.json.xz", tmp_path / "upgrade.html"
+    done = ncuflow("upgrade", "--again", str(record), "--html", str(out))
+    assert done.returncode == 0, done.stderr
+    text = out.read_text()
+    assert len(text.encode()) <= page.BUDGET
+    assert (
+        text.index("host time of the calls")
+        < text.index('id="trial-1"')
+        < text.index('id="trial-10"')
+    )
+    assert "activation/silu_T64_D14336_bf16" in text and 'href="#upgrade"' in text

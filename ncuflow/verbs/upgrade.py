@@ -22,7 +22,8 @@ from cyclopts import Parameter
 
 from ncuflow.experiments.upgrade import EXIT, Upgrade, read, upgrade_text
 from ncuflow.experiments.upgrading import UpgradePlan, bisected, upgraded
-from ncuflow.io import UsageError, not_over, write_json
+from ncuflow.io import UsageError, not_over, write_json, write_text
+from ncuflow.pages.html import trial as page
 from ncuflow.race.rounds import EFFECT
 from ncuflow.sweep import served
 from ncuflow.verbs.options import AS_TEXT, Effect, Jobs, OutFile, Printed, Seconds
@@ -83,6 +84,8 @@ def command(
         if bisect:
             found.bisections = list(bisected(found, plan))
             _keep(found, out)
+    if html and found.trials:
+        write_text(html, page.rendered(found.trials, upgrade_text(found)))
     printed.tell(found, lambda: upgrade_text(found))
     return 0 if again else EXIT[found.outcome]
 

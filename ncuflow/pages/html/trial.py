@@ -37,28 +37,36 @@ MOST_TICKS = 5
 SIGNS = {"+": "added", "-": "removed", "@": "place"}
 
 
-def rendered(trials: Sequence[Trial]) -> str:
-    """The page's text. Where all points with their counters are too much, the first ones have them."""
+def rendered(trials: Sequence[Trial], said: str = "") -> str:
+    """The page's text. Where all points with their counters are too much, the first ones have them.
+
+    said: of an upgrade, whose trials are of as many targets: what its screen has, which comes first.
+    """
     for most in DETAILS:
-        text = _rendered(trials, most)
+        text = _rendered(trials, most, said.splitlines())
         if len(text.encode()) <= BUDGET:
             break
     return text
 
 
-def _rendered(trials: Sequence[Trial], most: int) -> str:
-    ranked = text.ranked(trials)
+def _rendered(trials: Sequence[Trial], most: int, said: Sequence[str]) -> str:
+    ranked = [(None, trial) for trial in trials] if said else text.ranked(trials)
     views = [TrialView(trial, most, at) for at, (_, trial) in enumerate(ranked, 1)]
-    ranking = [(rank, trial, _mean(trial)) for rank, trial in ranked] if len(trials) > 1 else []
+    ranking = [(rank, trial, _mean(trial)) for rank, trial in ranked]
+    ranking = ranking if len(trials) > 1 and not said else []
     sections = [("ranking", "Ranking")] if ranking else views[0].sections
+    if said:
+        sections = [("upgrade", "The workload")]
+        sections += [(f"trial-{view.number}", view.trial.target) for view in views]
     if ranking:
         sections += [(f"trial-{view.number}", view.trial.change.name) for view in views]
     return static.rendered(
         "trial.html.j2",
         with_unit(len(trials), "changes") if ranking else trials[0].change.name,
-        f"{ranked[0][1].target} · {ranked[0][1].gpu or 'unknown GPU'}",
+        f"{with_unit(len(trials), 'targets') if said else ranked[0][1].target} · {ranked[0][1].gpu or 'unknown GPU'}",
         sections,
         ranking=ranking,
+        said=said,
         trials=views,
         number=number,
         percent=percent,
