@@ -271,7 +271,7 @@ def extremes(
             cache[table.behind()] = math.nan
 
     def unseen() -> None:
-        q[..., 0] = 1
+        q[..., 0], k.held[..., 0] = 1, 0  # what made logits far is gone
         pages, places = other()
         k.held[pages, places, :, 0] = -math.inf
 
