@@ -54,7 +54,7 @@ class FakeTorch:
     """torch.profiler, which sees these kernels."""
 
     def __init__(self, events: list[dict[str, Any]]) -> None:
-        self.cuda = SimpleNamespace(synchronize=lambda: None)
+        self.cuda = SimpleNamespace(synchronize=lambda: None, get_device_name=lambda: "GPU X")
         self.profiler = SimpleNamespace(
             profile=lambda activities: self, ProfilerActivity=SimpleNamespace(CUDA=1)
         )
@@ -95,7 +95,7 @@ def test_a_file_says_whether_it_launched_what_the_trace_has(kernels, capsys):
     for other in (kernel([2047, 1, 1]), kernel([2048, 1, 1], "other")):
         with pytest.raises(SystemExit) as ended:
             checked(kernels, [other])
-        assert "not what kernel" in str(ended.value) and "here: " in str(ended.value)
+        assert "not what kernel" in str(ended.value) and "here, on GPU X: " in str(ended.value)
 
 
 def test_what_has_no_shape_is_refused_in_one_line(kernels, tmp_path, capsys):

@@ -14,7 +14,7 @@ from ncuflow.sweep.points import points
 from ncuflow.target.contract import load
 from ncuflow.target.launch import Params
 
-TORCH = "the shapes of aten::"  # where those of an operator of torch's are from
+TORCH = ("cuBLAS", "CUTLASS", "torch")  # whose kernels torch's products launch
 DSL = " (CuTe DSL)"  # what stands behind the class's name in place of the mangled rest
 
 
@@ -50,11 +50,7 @@ def _made(one: KernelOfStep, number: int) -> tuple[Made, str, Params]:
         (planned, *_) = points(target, [params])
         title = f"{target.title}: one launch of FlashInfer"
         return Made(target.prepare, title, target.name), planned.id, planned.params
-    if (
-        not shape.source.startswith(TORCH)
-        or one.family != "GEMM"
-        or not {"m", "n", "k"} <= {*params}
-    ):
+    if one.owner not in TORCH or one.family != "GEMM" or not {"m", "n", "k"} <= {*params}:
         raise CommandError(
             f"{asked}: a kernel of {one.owner or 'others'}, which no target launches"
         )
