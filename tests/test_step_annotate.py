@@ -110,7 +110,7 @@ def engine(tmp_path: Path) -> Path:
 def annotated(engine: Path, *options: str, program: str = "engine.py") -> SimpleNamespace:
     command = [sys.executable, "-m", "ncuflow", "annotate", *options, "--", sys.executable, program]
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{engine}:{ROOT}"}
-    done = subprocess.run(command, cwd=engine, env=env, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=engine, env=env, capture_output=True, text=True, timeout=120)
     return SimpleNamespace(code=done.returncode, said=done.stdout.splitlines(), told=done.stderr)
 
 
