@@ -41,7 +41,7 @@ OURS = {
 }
 # What needs a GPU, or the target that a page has its reader write.
 ELSEWHERE = re.compile(
-    r".*page_append|try|build|launch|advise (?!--recorded)|(upgrade )?bisect --releases|static --arch|step annotate"
+    r".*page_append|try|build|launch|advise (?!--recorded)|upgrade (?!--again|bisect --recorded)|static --arch|step annotate"
 )
 # Programs of others, and what makes or unmakes a machine: their own tests, or nobody's, run them.
 OTHERS = {
