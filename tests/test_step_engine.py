@@ -18,8 +18,8 @@ from ncuflow.step.record import StepGroup
 
 DATA = ROOT / "tests/data/mini-sglang"
 TRUTH: dict[str, Any] = read_json(DATA / "truth.json.xz")
-KINDS = ("decode", "graph", "prefill", "extend")
-ATTENTION = {"decode": "decode", "graph": "decode", "prefill": "prefill", "extend": "prefill"}
+KINDS = ("graph", "prefill")
+ATTENTION = {"graph": "decode", "prefill": "prefill"}
 
 
 @pytest.fixture(scope="module")
