@@ -459,7 +459,7 @@ TARGET = Target(
             shown="launch and tail take {tail_pct} of the time: on tensor cores plan() leaves the KV of the longest request "
             "whole, and its blocks run alone at the end",
             where="cores == 'tensor' and lengths != 'even' and backend != 'fa3' and tail_pct >= 25 and merge_pct == 0",
-            bound="tail_pct / 100 * main_pct / 100",
+            bound="tail_pct / 100",
             symbol=_WRAPPER,
             change="`use_tensor_cores=False` where few requests are much longer than the others: its plan() splits them",
             choice="cores_grouped",

@@ -572,7 +572,7 @@ TARGET = Target(
             # blocks of a grid that all start at once share SMs in that order as well
             where="info_backend == 'fa2' and causal and tail_pct >= 10 and grid_size > gpu_sm_count and merge_pct == 0 "
             "and split == 'auto'",
-            bound="tail_pct / 100 * main_pct / 100",
+            bound="tail_pct / 100",
             symbol=Symbol("BatchPrefillWithPagedKVCacheDispatched", "attention/prefill.cuh"),
             change="a grid of one axis, in the paged and the ragged kernel: the KV head changes fastest, and query tiles go from "
             "the last to the first; `plan()` stays as it is",

@@ -43,6 +43,7 @@ SHIPPED = sorted(
     (path.parent.relative_to(ROOT / "recordings").as_posix(), target)
     for path in (ROOT / "recordings").glob(f"h*/{NOW}/*/manifest.json")
     for target in read_json(path)["targets"]
+    if any((path.parent / target).glob("*/*.ncu-rep.xz"))  # a recording may be of times alone
 )
 
 
@@ -74,6 +75,20 @@ def test_the_filter_of_a_page_takes_what_ran_there_and_nothing_of_torch(
         if "(CuTe DSL)" in name:  # ncu's option is held against the mangled name
             name = str(kernel["demangled"])
         assert bool(re.search(pattern, name)) != is_torchs(kernel), name
+
+
+def test_the_filter_of_a_page_takes_no_kernel_whose_name_contains_one_of_its(
+    recorded: Recorded,
+) -> None:
+    named = {
+        "merge_state": "PersistentVariableLengthMergeStatesKernel",
+        "rmsnorm": "kernel_cutlass_kernel_flashinfernormkernelsrmsnormQKRMSNormKernel_object_at",
+    }
+    for recording, results in of(recorded, *named):
+        launched = guide_source.launches(results["points"])
+        pattern = str(guide_source.kernel_filter(results["target"], launched))
+        found = pattern.partition("regex:")[2].strip('"')
+        assert not re.search(found, named[results["target"]]), (recording, found)
 
 
 def test_the_code_path_has_a_place_for_each_of_flashinfers_kernels_that_ran(

@@ -315,6 +315,16 @@ def test_empty_places_of_the_attention_kernel_cost_no_time_of_its_merge(recorded
     assert one.most == pytest.approx(0.80 * 0.71, abs=0.01)
 
 
+def test_a_tail_bounds_what_a_call_of_one_kernel_can_gain(recorded: Recorded) -> None:
+    for target, what in (
+        ("prefill", "heads on the fast axis"),
+        ("decode", "shorter chunks for uneven lengths"),
+    ):
+        rows = found(recorded("h200/0.7.2/default", target))
+        (one,) = (one for one in rows if what in one.opportunity.what)
+        assert one.bounded, what
+
+
 def test_advice_whose_sign_turns_carries_its_condition(recorded: Recorded) -> None:
     decode = by_name(recorded("h200/0.7.2/kernels", "decode"))
     gqa, even = "tensor cores for GQA", "lengths == 'even' and longest_share == 0.016"

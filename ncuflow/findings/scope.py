@@ -190,10 +190,11 @@ def _of_kernels(kernels: Sequence[Kernel], main: Kernel | None) -> Values:
 
 
 def _shares(kernels: Sequence[Kernel], values: Values) -> Values:
-    """Shares of the kernels' time that no kernel takes: none, where all kernels are known and the main one runs alone."""
+    """Shares of the kernels' time where all kernels are known and the main one runs alone: it takes all, no other any."""
     if len(kernels) != 1 or is_merge(kernels[0]):
         return {}
-    return {name: values.get(name) or 0.0 for name in ("merge_pct", "others_pct")}
+    none = {name: values.get(name) or 0.0 for name in ("merge_pct", "others_pct")}
+    return none | {"main_pct": 100.0}
 
 
 def _of_merges(kernels: Sequence[Kernel]) -> Values:

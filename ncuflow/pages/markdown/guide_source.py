@@ -89,14 +89,20 @@ def _plain(kernel: str) -> str:
 
 
 def kernel_filter(target: str, launched: Iterable[str] = ()) -> str | None:
-    """ncu's option for the kernels that a target launched and those it declares, the longest common names once; None where
-    there is none."""
-    declared = (
-        [symbol.name for symbol in known()[target].source.kernels] if target in known() else []
-    )
-    names = list(dict.fromkeys([*declared, *map(_plain, launched)]))
-    apart = [name for name in names if not any(other in name for other in names if other != name)]
-    return f'--kernel-name regex:"{"|".join(apart)}"' if apart else None
+    """ncu's option for the kernels that a target launched and those it declares; None where there is none.
+
+    A name is taken whole, since other kernels' names contain it; of the CuTe DSL and of cuBLAS a part of it is known.
+    """
+    source = known()[target].source if target in known() else None
+    parts = {one: _plain(one) for one in launched if _plain(one) != one}
+    whole = [symbol.name for symbol in source.kernels] if source else []
+    whole = list(dict.fromkeys([*whole, *(one for one in launched if one not in parts)]))
+    files = source.files if source else {}
+    within = [
+        f"{Path(files[name]).stem}_?{name}" if name in files else name for name in parts.values()
+    ]
+    found = [f"^({'|'.join(whole)})$"] * bool(whole) + list(dict.fromkeys(within))
+    return f'--kernel-name regex:"{"|".join(found)}"' if found else None
 
 
 def _label(role: str) -> str:
@@ -143,11 +149,12 @@ def _says(read: Mapping[str, Any], file: str) -> bool:
     return True
 
 
-def _by_relevance(read: Mapping[str, Any]) -> tuple[bool, str, bool, int]:
-    """What decides the JIT comes before tools that only print a variable, and in one file a read that states a default before
-    one that only asks whether the variable is set."""
-    core = ("jit/core", "jit/env", "jit/cpp_ext", "compilation_context", "api_logging", "norm/")
-    return not read["file"].startswith(core), read["file"], read["default"] is None, read["line"]
+def _by_relevance(read: Mapping[str, Any]) -> tuple[int, str, bool, int]:
+    """What builds and decides the JIT comes before tools that only print a variable, and in one file a read that states a
+    default before one that only asks whether the variable is set."""
+    core = ("jit/cpp_ext", "jit/core", "jit/env", "compilation_context", "api_logging", "norm/")
+    rank = next((n for n, name in enumerate(core) if read["file"].startswith(name)), len(core))
+    return rank, read["file"], read["default"] is None, read["line"]
 
 
 def other_variables(index: Any) -> int:
