@@ -14,7 +14,7 @@ import yaml
 from command import ncuflow
 from conftest import ROOT
 
-from ncuflow.experiments.upgrade import read, upgrade_text
+from ncuflow.experiments.upgrade import read, summed, upgrade_text
 from ncuflow.export.formats import commands, upgraded
 from ncuflow.pages.html import trial as page
 
@@ -125,6 +125,11 @@ def test_recorded_upgrades_name_what_became_slower_and_whether_that_is_the_host(
     assert {name.split("/")[0] for name in late} == {"decode", "mla_decode"}
     assert all(points[name].outcome in ("same", "undecided") for name in late)
     assert (found.outcome, found.seconds or 0) == ("slower", 298.7)
+    # the sum of the GPU lies within the minimum effect; that of the calls may be either
+    sums = summed(found.shapes, found.points, lambda point: point.timing, found.effect)
+    assert sums is not None and (sums.shapes, sums.outcome) == (42, "same")
+    assert found.gpu_time is not None and sums.base_us == pytest.approx(found.gpu_time.base_us)
+    assert found.call_time is not None and found.call_time.outcome == "undecided"
     curves = [
         s.plan_curve for s in read(ROOT / "examples/upgrade/0.6.18-to-0.7.2-plans.json.xz").shapes
     ]

@@ -179,6 +179,6 @@ def upgraded(plan: float = 120.0) -> Upgrade:
         base="FlashInfer 0.6.18", change="FlashInfer 0.7.2", gpu="NVIDIA H200", driver=None, date="2026-11-27T00:00:00Z",
         effect=0.02, alpha=0.05, outcome="slower", shapes=shapes, trials=[found_trial],
     )  # fmt: skip
-    found.gpu_time = summed(shapes, found.points, lambda point: point.timing)
-    found.plan_time = summed(shapes, found.points, lambda point: point.plan, plans=True)
+    found.gpu_time = summed(shapes, found.points, lambda point: point.timing, 0.02)
+    found.plan_time = summed(shapes, found.points, lambda point: point.plan, 0.03, plans=True)
     return found

@@ -16,6 +16,7 @@ from ncuflow.format import MISSING, aligned, in_one_unit, micro, with_unit
 from ncuflow.io import conforming, read_json
 from ncuflow.race.measure import with_interval
 from ncuflow.race.record import HostState, Outcome, PlanCurve, Relative, TurnsTiming
+from ncuflow.race.rounds import Interval, judge
 from ncuflow.record import Chance, Count, Effect, Microseconds, Seconds, Strict
 
 # What the command ends with.
@@ -68,8 +69,8 @@ class WorkloadSum(Strict):
     """The other version's, µs."""
     change: Relative
     """The other version's against the base's; the bounds are those of all shapes at once."""
-    outcome: Literal["faster", "same", "slower"]
-    """slower or faster where the bounds are apart from 0; same where they are not."""
+    outcome: Literal["faster", "same", "slower", "undecided"]
+    """The verdict, as of one shape: same within the minimum effect, undecided where the bounds allow both."""
 
 
 class Upgrade(Displayed, Answer):
@@ -154,9 +155,14 @@ def verdict(points: Sequence[PointTrial]) -> Verdict:
 
 
 def summed(
-    shapes: Sequence[UpgradedShape], points: dict[str, PointTrial], of: Kind, plans: bool = False
+    shapes: Sequence[UpgradedShape],
+    points: dict[str, PointTrial],
+    of: Kind,
+    effect: float,
+    plans: bool = False,
 ) -> WorkloadSum | None:
-    """A kind of time over a workload. plans: each as often as plan() is called, and those alone of which that is known."""
+    """A kind of time over a workload. effect: the minimum effect, of 1; plans: each as often as plan() is called, and those
+    alone of which that is known."""
     found = [
         (shape.plans if plans else shape.count, timing)
         for shape in shapes
@@ -175,7 +181,7 @@ def summed(
         base_us=base,
         change_us=base * (1 + estimate),
         change=Relative(estimate=estimate, low=low, high=high),
-        outcome="slower" if low > 0 else "faster" if high < 0 else "same",
+        outcome=judge(Interval(estimate, low, high), effect),
     )
 
 

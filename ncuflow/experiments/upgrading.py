@@ -45,6 +45,7 @@ from ncuflow.io import CommandError, clean, scratch
 from ncuflow.origin import flashinfer_version, now
 from ncuflow.race import host, measure
 from ncuflow.race.eta import tell
+from ncuflow.race.measure import HOST_EFFECT
 from ncuflow.race.record import WORST, Module
 from ncuflow.race.rounds import ALPHA
 from ncuflow.race.sides import BaseError, LostError, Process, SideError, of_base, program, started
@@ -191,9 +192,9 @@ def upgraded(plan: UpgradePlan) -> Upgrade:
 def _concluded(found: Upgrade, plan: UpgradePlan, begun: float) -> None:
     """The sums of the workload, and the verdict."""
     kinds = list(KINDS.values())
-    found.gpu_time = summed(found.shapes, found.points, kinds[0])
-    found.call_time = summed(found.shapes, found.points, kinds[1])
-    found.plan_time = summed(found.shapes, found.points, kinds[2], plans=True)
+    found.gpu_time = summed(found.shapes, found.points, kinds[0], found.effect)
+    found.call_time = summed(found.shapes, found.points, kinds[1], HOST_EFFECT)
+    found.plan_time = summed(found.shapes, found.points, kinds[2], HOST_EFFECT, plans=True)
     found.outcome = verdict([*found.points.values()])
     found.seconds = round(monotonic() - begun, 1)
     plan.keep(found)
