@@ -473,8 +473,8 @@ TARGET = Target(
             "and launch == 'eager'",
             bound="tail_pct / 100 * main_pct / 100",
             symbol=attention.SPLIT,
-            change="cut chunks above 2 048 tokens and twice a place's average to half of that average; "
-            "`plan(fixed_split_size=…)`, in pages, needs no patch, and was not timed",
+            change="outside a CUDA graph, cut chunks above 2 048 tokens and twice a place's average to half of it; "
+            "`plan(fixed_split_size=…)` needs no patch, and was not timed",
             trial="decode-uneven-chunks",
         ),
         Opportunity(

@@ -58,7 +58,7 @@ def point_id(p: Params) -> str:
 def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
     refused = no_backend(BACKENDS, p["backend"], gpu) or attention.length_refusal(p)
-    if refused is None and min(lengths(p, "kv_len")) < p["q_len"]:
+    if refused is None and p["q_len"] > 1 and min(lengths(p, "kv_len")) < p["q_len"]:
         return f"a sequence has fewer tokens than the {p['q_len']} of its query"
     return refused
 

@@ -560,7 +560,7 @@ TARGET = Target(
             # chunks that somebody asked for are not plan()'s; where blocks merge less than a row of a head each, none idles
             where="merge_pct > 0 and split == 'auto' and batch * seq_len * qo_heads > 16 * gpu_sm_count",
             symbol=attention.MERGE,
-            change="give idle thread rows other rows and heads, as `MergeStatesKernel` does, whose time for as many rows the "
+            change="give idle thread rows other heads, as `MergeStatesKernel` does, or rows, whose time for as many rows the "
             "chapter of merging has; `disable_split_kv=True` removes this merge",
             how="instantiate `VariableLengthMergeStates` with a smaller `bdy` for few chunks, and `ncuflow try` the patch",
         ),

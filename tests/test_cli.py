@@ -295,7 +295,8 @@ def test_lines_are_as_wide_as_the_terminal(width: str, monkeypatch: pytest.Monke
 
 def test_a_column_of_times_has_one_unit_and_three_digits() -> None:
     assert in_one_unit([12.3456, 1.5, None]) == ("µs", ["12.3", "1.5", "–"])
-    assert in_one_unit([2345.6, 0.8]) == ("ms", ["2.35", "0.0008"])
+    assert in_one_unit([2345.6, 0.8]) == ("µs", ["2 346", "0.8"])  # ms from ten of them
+    assert in_one_unit([23456.0, 800.0]) == ("ms", ["23.5", "0.8"])
     assert in_one_unit([]) == ("µs", [])
     head, *rows = ncuflow("show", DEEP).stdout.split("\n\n")[1].splitlines()
     assert "  µs  " in head and not any("µs" in row for row in rows)

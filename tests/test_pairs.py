@@ -91,7 +91,7 @@ def distinct(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(cold(run, n), times=[100.0 + number + i / 100 for i in range(n)])
 
     monkeypatch.setattr(device, "cold", apart)
-    monkeypatch.setattr(timing, "_host", lambda device, run, n: [1.0] * n)
+    monkeypatch.setattr(timing, "call_times", lambda device, run, n: [1.0] * n)
 
 
 def test_a_point_is_checked_once_for_its_timing_and_all_its_pairs() -> None:

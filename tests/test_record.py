@@ -44,7 +44,7 @@ def test_a_field_is_a_column_with_its_meaning_unit_and_place_in_the_measurement(
 def test_what_a_run_writes_fills_every_column_and_is_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stopwatch, "_host", lambda device, run, n: [1.0] * n)
+    monkeypatch.setattr(stopwatch, "call_times", lambda device, run, n: [1.0] * n)
     device = Device()
     device.states = [{"sm_mhz": 1500, "mem_mhz": 2600, "throttle": []}]
     _, (written,) = ran(device)

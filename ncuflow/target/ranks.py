@@ -22,6 +22,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Protocol
 
+from ncuflow.process import python_environment
 from ncuflow.target.contract import known
 
 RING = 1 << 12  # commands that a peer may be behind
@@ -86,14 +87,15 @@ class Peers:
         self.world, self._on_death = world, on_death or ended
         self.folder = Path(tempfile.mkdtemp(prefix="ncuflow-ranks-"))
         self.board, self._members = Board(self.folder / "board", world), 0
-        environ = {key: value for key, value in os.environ.items() if key not in FOLLOWED}
+        given = {key: value for key, value in os.environ.items() if key not in FOLLOWED}
+        environ = python_environment(given)
         code = "import sys; from ncuflow.target.ranks import follow; follow(*sys.argv[1:])"
         self.processes = []
         for rank in range(1, world):
-            given = (program, str(rank), str(world), str(self.folder), str(os.getpid()))
+            words = (program, str(rank), str(world), str(self.folder), str(os.getpid()))
             with (self.folder / f"rank{rank}.log").open("w") as log:
                 made = subprocess.Popen(
-                    [sys.executable, "-c", code, *given], env=environ, stdout=log, stderr=log
+                    [sys.executable, "-c", code, *words], env=environ, stdout=log, stderr=log
                 )
             self.processes.append(made)
         self.watching = Thread(target=self._watch, daemon=True)
