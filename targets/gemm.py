@@ -6,12 +6,11 @@ is, ``backend`` who computes it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from ncuflow.target import reference
+from ncuflow.target import products, reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.inputs import (
     BITS,
@@ -21,7 +20,6 @@ from ncuflow.target.inputs import (
     NVFP4,
     SCALE_TILE,
     TOLERANCE,
-    TORCH_DTYPES,
     gathered,
     quantised,
     scaled,
@@ -474,43 +472,6 @@ def modules(p: Params) -> list[Any]:
     return [generate()] if generate else []
 
 
-_PRODUCTS = {"mm": 0, "addmm": 1, "_scaled_mm": 0, "linear": 0, "bmm": 0, "matmul": 0}
-
-
-def operators(name: str, shapes: Sequence[Sequence[int]], types: Sequence[str]) -> Params | None:
-    """Of torch's products, whose left matrix is the input of this place; linear has its weight as [n, k]."""
-    called = name.split("::")[-1]
-    if not name.startswith("aten::") or called not in _PRODUCTS:
-        return None
-    first = _PRODUCTS[called]
-    if len(shapes) < first + 2:
-        return None
-    left, right = tuple(shapes[first]), tuple(shapes[first + 1])
-    batch = left[0] if called == "bmm" else 1
-    if called == "bmm":
-        left, right = left[1:], right[1:]
-    if len(left) < 2 or len(right) != 2:
-        return None
-    *rows, k = left
-    m = math.prod(rows)
-    n = right[0] if called == "linear" else right[1]
-    if k not in right:
-        return None
-    dtype = TORCH_DTYPES.get(types[first]) if len(types) > first else None
-    said: Params = {"variant": "bmm" if called == "bmm" else "mm", "m": m, "n": n, "k": k}
-    return said | ({"batch": batch} if batch > 1 else {}) | ({"dtype": dtype} if dtype else {})
-
-
-def _of_torch(name: str, a: Params) -> Block:
-    """The point that an engine called of torch's products, by its arguments."""
-    tensors = [one for one in a.values() if hasattr(one, "shape")]
-    types = [_TYPES.get(element(one), "") for one in tensors]
-    found = operators(f"aten::{name}", [tuple(one.shape) for one in tensors], types)
-    if found is None:
-        raise RefusedError("it multiplies no two matrices")
-    return found
-
-
 def _called(variant: str, a: Params) -> Block:
     """The point that an engine called of FlashInfer's, by its arguments; two elements of 4 bits are a byte."""
     left, right = (a[name] if name in a else a[name.upper()] for name in ("a", "b"))
@@ -532,17 +493,8 @@ def _called(variant: str, a: Params) -> Block:
     return found | ({"backend": a["backend"]} if a.get("backend") in CALLS[variant].names else {})
 
 
-_TYPES = {ours: name for name, ours in TORCH_DTYPES.items()}
-# of torch, whose shapes a profiler tells, but for those in a graph
-_OF_TORCH = {
-    "mm": ("input", "mat2"),
-    "addmm": ("input", "mat1", "mat2"),
-    "bmm": ("input", "mat2"),
-    "matmul": ("input", "other"),
-}
 _ENGINE_CALLS = (
-    EngineCall("torch.nn.functional", "linear", partial(_of_torch, "linear"), tells=("input", "weight")),
-    *(EngineCall("torch", name, partial(_of_torch, name), tells=tells) for name, tells in _OF_TORCH.items()),
+    *products.CALLS,
     EngineCall("flashinfer.gemm.gemm_base", "bmm_fp8", partial(_called, "bmm"), tells=("A", "B", "backend")),
     *(
         EngineCall(
@@ -581,7 +533,7 @@ TARGET = Target(
     written=written,
     prepare=prepare,
     workload=Workload(calls=_ENGINE_CALLS),
-    rules=Rules(operators=operators),
+    rules=Rules(operators=products.operators),
     build=Build(generate=modules, jit=(Jit("gemm", "flashinfer.gemm.gemm_base:get_gemm_module"),)),
     source=Source(
         api={
