@@ -316,13 +316,16 @@ def test_empty_places_of_the_attention_kernel_cost_no_time_of_its_merge(recorded
 
 
 def test_a_tail_bounds_what_a_call_of_one_kernel_can_gain(recorded: Recorded) -> None:
-    for target, what in (
+    for kernel, what in (
         ("prefill", "heads on the fast axis"),
         ("decode", "shorter chunks for uneven lengths"),
     ):
-        rows = found(recorded("h200/0.7.2/default", target))
+        rows = found(recorded("h200/0.7.2/default", kernel))
         (one,) = (one for one in rows if what in one.opportunity.what)
         assert one.bounded, what
+    # the one kernel of a call has all of its time, though the column of its share is empty
+    (alone,) = found(of(point("a", 8.0)), target(declared(bound="0.5 * main_pct / 100")))
+    assert alone.bounded and alone.most == pytest.approx(0.5)
 
 
 def test_advice_whose_sign_turns_carries_its_condition(recorded: Recorded) -> None:
