@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ncuflow.parsers import traces
+from ncuflow.parsers import show
 from ncuflow.step import trace
 
 KERNELS = (
@@ -105,7 +105,7 @@ def main() -> None:
         path = Path(folder) / ("trace.json" if args.format == "torch" else "trace.sqlite")
         (torch_trace if args.format == "torch" else nsys_trace)(path, args.mb * 1_000_000)
         size, began, spent = path.stat().st_size, time.perf_counter(), time.process_time()
-        timeline = traces.read(path)
+        timeline = show.read_trace(path)
         read = time.perf_counter() - began
         found = trace.step(path)
         seconds = time.perf_counter() - began - read

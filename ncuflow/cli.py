@@ -90,7 +90,7 @@ RULES = {
     "give-up": ("ncuflow.run.loss", "what stands for a capture that failed for good"),
     "jit": ("ncuflow.run.jit", "measure FlashInfer's compilation and caches"),
     "jit-probe": ("ncuflow.run.jit", "one measurement of jit, in a process of its own"),
-    "static-cute": ("ncuflow.static.cute", "a kernel of CuTe DSL, compiled without a GPU"),
+    "static-cute": ("ncuflow.static.build", "a kernel of CuTe DSL, compiled without a GPU"),
     "static-results": ("ncuflow.static.results", "launches of a sweep on a GPU that is not there"),
     "claims-predicted": ("ncuflow.claims.audit", "claims compared with predicted times"),
     "source-index": ("ncuflow.source.index", "symbols and kernels of the installed FlashInfer"),
@@ -112,7 +112,7 @@ RULES = {
 }
 COMMANDS = USER | PARTS | RULES
 # Commands that stand in a module beside others: their functions have their names.
-BESIDE = {"jit-probe", "machine-page", "static-page", "predict-page"}
+BESIDE = {"jit-probe", "machine-page", "static-cute", "static-page", "predict-page"}
 # Names of an earlier version, and those that they go by now.
 RENAMED = {
     "gate": "check",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from ncuflow.io import BadInput, clean, opened, printable
+from ncuflow.io import clean, opened, printable
 from ncuflow.model import LineRow
 from ncuflow.parsers import lines, ncu, reader
 from ncuflow.parsers.registry import base_unit, scale
@@ -111,18 +111,13 @@ class _Work(NamedTuple):
 
 
 def _read(work: _Work) -> dict[int, Detail]:
-    try:
-        with ncu.silenced():
-            context = reader.load(work.plain)
-            return {
-                index: read_detail(ncu.Profiled(action, index), work.listed.get(index, {}))
-                for wanted in work.kernels
-                for index, action in reader.actions(context, wanted, wanted + 1)
-            }
-    except MemoryError:
-        raise
-    except Exception:  # as in ncu.py: the SWIG layer raises anything on damaged bytes
-        raise BadInput(work.called, "a damaged Nsight Compute report") from None
+    with ncu.reading(work.called):
+        context = reader.load(work.plain)
+        return {
+            index: read_detail(ncu.Profiled(action, index), work.listed.get(index, {}))
+            for wanted in work.kernels
+            for index, action in reader.actions(context, wanted, wanted + 1)
+        }
 
 
 def read_detail(kernel: ncu.Profiled, listed: Mapping[int, lines.Instruction]) -> Detail:

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import prod
@@ -116,8 +116,7 @@ def read_all(requests: Iterable[Request]) -> Iterator[Report]:
 
     Raises BadInput at the first that cannot be used.
     """
-    from ncuflow.parsers import nvperf  # noqa: F401 - for the children to inherit
-
+    reader.preload()
     with contextlib.ExitStack() as unfinished:
         try:
             for part, found in reader.in_children(_read_part, _parts(requests, unfinished)):
@@ -180,14 +179,11 @@ def _read_part(part: ReportPart) -> Report:
     listed = (
         lines.stored_listing(Path(part.request.path), part.plain) if part.request.with_lines else {}
     )
-    try:
-        with silenced():
-            _load(report, part, listed)
-    except MemoryError:
-        raise
-    except Exception:  # the SWIG layer raises anything on damaged bytes
-        what = f"a damaged Nsight Compute report (kernel {part.first + len(report.kernels)})"
-        raise BadInput(called, what) from None
+    with reading(called, lambda: part.first + len(report.kernels)):
+        context = part.context or reader.load(part.plain)
+        report.ranges = context.num_ranges()
+        for index, action in reader.actions(context, part.first, part.last):
+            add_kernel(report, Profiled(action, index), part.request, listed.get(index))
     return report
 
 
@@ -213,16 +209,10 @@ def raw_metrics(path: str | Path, index: int) -> dict[str, float | str | None]:
 
 
 def _raw_part(part: ReportPart) -> dict[str, float | str | None]:
-    try:
-        with silenced():
-            _, action = next(reader.actions(reader.load(part.plain), part.first, None))
-            kernel = Profiled(action, part.first)
-            return {clean(name): _plain(kernel.raw(name)) for name in sorted(kernel.names)}
-    except MemoryError:
-        raise
-    except Exception:  # the SWIG layer raises anything on damaged bytes
-        what = f"a damaged Nsight Compute report (kernel {part.first})"
-        raise BadInput(part.report.file, what) from None
+    with reading(part.report.file, lambda: part.first):
+        _, action = next(reader.actions(reader.load(part.plain), part.first, None))
+        kernel = Profiled(action, part.first)
+        return {clean(name): _plain(kernel.raw(name)) for name in sorted(kernel.names)}
 
 
 def _plain(value: Any) -> float | str | None:
@@ -263,11 +253,17 @@ def silenced() -> Iterator[None]:
         os.close(kept)
 
 
-def _load(report: Report, part: ReportPart, listed: lines.Listings) -> None:
-    context = part.context or reader.load(part.plain)
-    report.ranges = context.num_ranges()
-    for index, action in reader.actions(context, part.first, part.last):
-        add_kernel(report, Profiled(action, index), part.request, listed.get(index))
+@contextlib.contextmanager
+def reading(called: str, kernel: Callable[[], int] | None = None) -> Iterator[None]:
+    """NVIDIA's reader at work, silenced: whatever its SWIG layer raises on damaged bytes is BadInput. kernel: which it is at."""
+    try:
+        with silenced():
+            yield
+    except MemoryError:
+        raise
+    except Exception:
+        at = f" (kernel {kernel()})" if kernel else ""
+        raise BadInput(called, f"a damaged Nsight Compute report{at}") from None
 
 
 class Profiled:

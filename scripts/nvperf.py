@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
 from typing import Any
 
-from ncuflow.parsers.nvperf import PLACE
+from ncuflow.parsers.reader import counters_library
 
 # By NVPW_MetricType: the name in a function's, and how wide the hardware unit is in what it fills.
 KINDS = (("Counter", ctypes.c_uint32), ("RatioMetric", ctypes.c_uint64))
@@ -164,7 +164,7 @@ class ChipCounters:
 
 @cache
 def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(PLACE))
+    library = ctypes.CDLL(str(counters_library()))
     made = _parameters({})
     if status := library.NVPW_InitializeHost(ctypes.byref(made)):
         raise LibraryError(f"InitializeHost: status {status}")

@@ -12,7 +12,7 @@ from ncuflow.cli import dispatch
 from ncuflow.experiments import choices, recorded, text
 from ncuflow.experiments.record import Advice, AdvisedShape
 from ncuflow.io import BadInput
-from ncuflow.pages.html import advice as page
+from ncuflow.pages.html import experiments as page
 
 DECODE = ROOT / "recordings/h200/0.7.2/decode"
 
@@ -168,14 +168,14 @@ def test_of_what_saves_the_host_time_a_time_of_the_gpu_makes_no_rule() -> None:
 
 
 def test_the_page_shows_ties_in_grey(advice: Advice) -> None:
-    text = page.rendered(advice)
+    text = page.rendered_advice(advice)
     assert 'class="tie"><a href="#decode_B1_L2048_H32_K32_D128_P16_f16_cc">default' in text
     assert "cores=tensor backend=fa3" in text and text.count("<details") == len(advice.shapes)
 
 
 def test_a_choice_has_one_colour_whatever_is_known_of_its_backend(advice: Advice) -> None:
     """At one shape `auto` is said to be fa2, at the other nobody measured fa2; what was not measured is no tie."""
-    text = page.rendered(advice)
+    text = page.rendered_advice(advice)
     assert text.count('<td class="c0"><a href="#') == 5 and 'class="c1"><a' not in text
     assert '<td class="none"></td>' in text and "td.none" not in text
 

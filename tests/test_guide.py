@@ -12,7 +12,7 @@ from results_data import PROVENANCE, entry, launched
 from ncuflow.findings.choices import Effect
 from ncuflow.findings.jit import summary
 from ncuflow.pages.context.section import Findings
-from ncuflow.pages.markdown import guide, guide_source
+from ncuflow.pages.markdown import guide, guide_kernels
 from ncuflow.pages.markdown.pages import render
 from ncuflow.pages.markdown.rendering import environment
 from ncuflow.parsers.registry import counters
@@ -252,7 +252,7 @@ def test_the_registrys_counters_are_shown_as_the_command_that_prints_them(tmp_pa
     batch = tmp_path / "decode/b1"
     batch.mkdir(parents=True)
     (batch / "sweep.json").write_text(json.dumps({"command": command}))
-    shown = guide_source.commands(tmp_path)
+    shown = guide_kernels.commands(tmp_path)
     metrics = f'"$(python -m ncuflow static counters {arch})"'
     assert shown["counters"] == f"ncu --section 'a b' --metrics {metrics} python"
     assert shown["timeline"] is None
@@ -263,7 +263,7 @@ def test_the_commands_are_those_of_the_first_target_on_the_pages(tmp_path):
         batch = tmp_path / target / "b1"
         batch.mkdir(parents=True)
         (batch / "sweep.json").write_text(json.dumps({"command": ["ncu", target]}))
-    assert guide_source.commands(tmp_path)["counters"] == "ncu prefill"
+    assert guide_kernels.commands(tmp_path)["counters"] == "ncu prefill"
 
 
 def test_the_estimate_of_a_rule_is_held_against_the_room(evidence):
@@ -446,7 +446,7 @@ def test_the_algorithm_of_a_norm_is_that_of_the_kernels_that_ran(evidence, finis
     "target", [t for t in known().values() if t.source.kernels], ids=lambda t: t.name
 )
 def test_ncus_filter_of_a_target_takes_every_kernel_of_it(target):
-    option, _, pattern = guide_source.kernel_filter(target.name).partition(" regex:")
+    option, _, pattern = guide_kernels.kernel_filter(target.name).partition(" regex:")
     assert option == "--kernel-name"
     for kernel in target.source.kernels:
         assert re.search(pattern.strip('"'), kernel.name), kernel.name
@@ -464,7 +464,7 @@ def test_the_filter_of_the_norms_takes_cute_dsls_names_and_stands_on_the_page(fi
 
 def test_an_engines_calls_are_calls_that_targets_measure(evidence):
     apis = {s.rpartition(".")[2] for t in known().values() for s in t.source.api.values()}
-    calls = [call["call"] for call in guide_source.ENGINE["calls"]]
+    calls = [call["call"] for call in guide_kernels.ENGINE["calls"]]
     assert set(calls) - {"plan", "run"} <= apis and len(calls) == len(set(calls))
     section = page(evidence).split("### Calls in mini-sglang")[1].split("\n### ")[0]
     assert all(f"| `{call}` | `" in section for call in calls)

@@ -5,7 +5,7 @@ import re
 import pytest
 from flashinfer_source import flashinfer_package
 
-from ncuflow.pages.markdown import guide_source
+from ncuflow.pages.markdown import guide_kernels
 
 INCLUDE = "data/include/flashinfer"
 # what the guide says -> where the source says it
@@ -109,6 +109,6 @@ def test_a_default_is_a_value_of_the_read_that_is_shown_never_source_text():
         "FLASHINFER_LOGLEVEL": [read("api_logging.py", "'0'")],
     }
     index = {"environment": environment}
-    found = {row["name"]: row["default"] for row in guide_source.environment(index)}
+    found = {row["name"]: row["default"] for row in guide_kernels.environment(index)}
     unknown = dict.fromkeys(("FLASHINFER_NVCC_THREADS", "CUDA_HOME"))
     assert found == unknown | {"FLASHINFER_LOGLEVEL": "'0'"}

@@ -32,7 +32,7 @@ from ncuflow.gpu.table import device
 from ncuflow.io import read_json
 from ncuflow.model import Kernel, Results
 from ncuflow.pages.context.section import _opportunity, brought, opportunity_rows, target_section
-from ncuflow.pages.markdown import figures, guide_kernels, guide_source, guide_waits
+from ncuflow.pages.markdown import figures, guide, guide_kernels
 from ncuflow.pages.markdown.pages import conclusion, report_context, to_try
 from ncuflow.pages.markdown.rendering import environment
 from ncuflow.target.contract import known
@@ -68,8 +68,8 @@ def test_the_filter_of_a_page_takes_what_ran_there_and_nothing_of_torch(
     recording: str, target: str, recorded: Recorded
 ) -> None:
     results = recorded(recording, target)
-    launched = guide_source.launches(results["points"])
-    pattern = str(guide_source.kernel_filter(target, launched)).partition("regex:")[2].strip('"')
+    launched = guide_kernels.launch_counts(results["points"])
+    pattern = str(guide_kernels.kernel_filter(target, launched)).partition("regex:")[2].strip('"')
     for kernel in some(kernels(results)):
         name = kernel["name"]
         if "(CuTe DSL)" in name:  # ncu's option is held against the mangled name
@@ -85,8 +85,8 @@ def test_the_filter_of_a_page_takes_no_kernel_whose_name_contains_one_of_its(
         "rmsnorm": "kernel_cutlass_kernel_flashinfernormkernelsrmsnormQKRMSNormKernel_object_at",
     }
     for recording, results in some(of(recorded, *named)):
-        launched = guide_source.launches(results["points"])
-        pattern = str(guide_source.kernel_filter(results["target"], launched))
+        launched = guide_kernels.launch_counts(results["points"])
+        pattern = str(guide_kernels.kernel_filter(results["target"], launched))
         found = pattern.partition("regex:")[2].strip('"')
         assert not re.search(found, named[results["target"]]), (recording, found)
 
@@ -97,7 +97,7 @@ def test_the_code_path_has_a_place_for_each_of_flashinfers_kernels_that_ran(
     seen = 0
     for recording, results in of(recorded, *(set(known()) - {"apis"})):  # which are of many files
         index = stored.optional(ROOT / "recordings" / recording / "source_index.json")
-        if path := guide_source.code_path(results["target"], index, results):
+        if path := guide_kernels.code_path(results["target"], index, results):
             places = {symbol: where for symbol, where, _ in path["kernels"]}
             own = {k["name"] for k in kernels(results) if "flashinfer" in (k["demangled"] or "")}
             assert all(places[name] for name in own), (recording, results["target"])
@@ -120,14 +120,14 @@ def test_every_reason_that_a_page_names_has_a_meaning_on_the_guides_page(
             if tree := stall_tree(kernel):
                 named |= {reason.reason for reason in tree.top()}
         bases |= {tree.basis for kernel in results["deep"] if (tree := stall_tree(kernel))}
-    assert named - {None} <= set(guide_waits.REMEDIES)
+    assert named - {None} <= set(guide.REMEDIES)
     assert "samples" in bases
 
 
 def test_a_variable_is_cited_where_its_default_is_read() -> None:
     recording = next(r for r, _ in SHIPPED if r.endswith("default"))
     index = stored.optional(ROOT / "recordings" / recording / "source_index.json")
-    for row in some(guide_source.environment(index)):
+    for row in some(guide_kernels.environment(index)):
         file, _, line = row["place"].rpartition(":")
         reads = [r for r in index["environment"][row["name"]] if r["file"] == file]
         (cited,) = [r for r in reads if r["line"] == int(line)]
@@ -250,7 +250,7 @@ def test_a_norm_that_only_a_setting_gives_is_no_default_and_the_hosts_side_is_to
         assert not few.departs and few.group == "won" and few.effect
         assert (few.effect.metric, len(few.effects)) == ("step_us", 4)
         assert all(-0.5 < effect.change < -0.35 for effect in few.effects)
-        (beside,) = guide_waits.shown_choices(results)["norm"]["beside"]
+        (beside,) = guide.shown_choices(results)["norm"]["beside"]
         assert beside["metric"] == "host time of the call" and beside["summary"]["most"] < -0.35
         index = stored.optional(ROOT / "recordings" / recording / "source_index.json")
         (read,) = index["environment"]["FLASHINFER_USE_CUDA_NORM"]
@@ -373,7 +373,7 @@ def test_the_hosts_call_stands_beside_the_kernels_and_in_what_a_choice_changes(
         assert len(section["waiting"]) == len(bound)
         text = str(macros().points_table(section))
         assert "| host's call |" in text and (f"At {len(bound)} of" in text) == bool(bound)
-        launch = guide_waits.shown_choices(results)["launch"]
+        launch = guide.shown_choices(results)["launch"]
         if graph := section[
             "graph"
         ]:  # it pays where the call is longer than what kernels take in it
@@ -390,7 +390,7 @@ def test_tensor_cores_are_no_advice_where_they_gain_nothing(recorded: Recorded) 
     template = environment().from_string(imported + '{% include "guide/decode/selection.md.j2" %}')
     told = []
     for _, results in of(recorded, "decode"):
-        choices = guide_waits.shown_choices(results)
+        choices = guide.shown_choices(results)
         lines = template.render(C=choices, provenance={}).splitlines()
         (row,) = [line for line in lines if "GQA |" in line]
         if summary := choices["cores_grouped"]["summary"]:
@@ -471,7 +471,7 @@ def test_flat_decode_stays_the_advice_and_the_patch_that_turns_it_stands_beside(
         '{% from "guide/_section.md.j2" import versus with context %}'
         '{% include "guide/cascade/selection.md.j2" %}'
     )
-    choices = guide_waits.shown_choices(recorded(f"h200/{NOW}/kernels", "cascade"))
+    choices = guide.shown_choices(recorded(f"h200/{NOW}/kernels", "cascade"))
     (row,) = template.render(C=choices, s=section, provenance={}).strip().splitlines()
     assert row.startswith("| sequences that share a prefix | flat decode")
     assert "cascade-fa2-levels" in row
@@ -513,7 +513,7 @@ def test_tensor_cores_for_gqa_hold_for_lengths_that_are_said(gpu: str, recorded:
     said = [row for row in found(results) if row.opportunity.what == "tensor cores for GQA"]
     told = [row.where for row in said if row.effect and row.effect.change < 0]
     assert told == [f"batch > 1 and {gains.where}"]  # a single sequence is no pair of the choice
-    shown = guide_waits.shown_choices(results)["cores_grouped"]["fared"]
+    shown = guide.shown_choices(results)["cores_grouped"]["fared"]
     assert shown.count("where `batch > 1 and longest_share") == shown.count(" where ")
 
 
@@ -646,8 +646,8 @@ def test_a_choice_that_launched_the_same_has_no_price_and_prefill_no_graph(
 ) -> None:
     """Both sides of a split that plan() did not make are one launch; no prefill was measured in a CUDA graph."""
     decode, prefill = (recorded("h200/0.7.2/default", name) for name in ("decode", "prefill"))
-    assert guide_waits.shown_choices(decode)["decode_split"]["fared"] == "the same launch"
-    assert "the same launch" not in guide_waits.shown_choices(prefill)["prefill_split"]["fared"]
+    assert guide.shown_choices(decode)["decode_split"]["fared"] == "the same launch"
+    assert "the same launch" not in guide.shown_choices(prefill)["prefill_split"]["fared"]
     assert "pays" not in str(macros().points_table(target_section(prefill)))
     (graph,) = [target_section(decode)["graph"]]
     assert 0.08 < graph["longer"] < 0.2 and 0 < graph["pays"] < len(
@@ -704,12 +704,12 @@ def test_what_a_caller_sets_is_told_as_a_caller_writes_it(recorded: Recorded) ->
 
 
 def test_the_rule_of_a_choice_stands_beside_what_contradicts_it(recorded: Recorded) -> None:
-    decode = guide_waits.shown_choices(recorded("h200/0.7.2/default", "decode"))
+    decode = guide.shown_choices(recorded("h200/0.7.2/default", "decode"))
     said = decode["cores_grouped"]["fared"]
     assert said.endswith(
         "; counterexample: +23.5 % at `B64_L2048_lognormal_H32_K8_D128_P16_f16_cc`"
     )
-    rope = guide_waits.shown_choices(recorded("h200/0.7.2/default", "rope"))
+    rope = guide.shown_choices(recorded("h200/0.7.2/default", "rope"))
     assert "counterexample" not in rope["rope_llama31"]["fared"]  # a patch is no llama31 call
 
 
@@ -766,7 +766,7 @@ def test_a_choice_that_only_the_host_feels_is_not_counted_as_changing_no_time(
     default = "h200/0.7.2/default"
     results = {t: recorded(default, t) for r, t in SHIPPED if r == default}
     said = report_context(results, {t: target_section(r) for t, r in results.items()})
-    every_choice = [c for r in results.values() for c in guide_waits.shown_choices(r).values()]
+    every_choice = [c for r in results.values() for c in guide.shown_choices(r).values()]
     host = {
         c["choice"].key
         for c in every_choice
@@ -777,6 +777,6 @@ def test_a_choice_that_only_the_host_feels_is_not_counted_as_changing_no_time(
         c for c in every_choice if c["summary"] and c["summary"]["within"] == c["summary"]["pairs"]
     ]
     # Where both sides launched the same, the pair says nothing of the choice.
-    told = [c for c in still if c["fared"] != guide_waits.SAME_LAUNCH]
+    told = [c for c in still if c["fared"] != guide.SAME_LAUNCH]
     assert 0 < len(told) < len(still)
     assert said["alike"] == len([c for c in told if c["choice"].key not in host])

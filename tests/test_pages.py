@@ -18,7 +18,7 @@ from ncuflow.format import Struck
 from ncuflow.io import BadInput, read_json, write_json
 from ncuflow.pages.context import series
 from ncuflow.pages.context.section import Findings, target_section
-from ncuflow.pages.markdown import figures, gpu_pages, guide_waits, pages, rendering
+from ncuflow.pages.markdown import figures, gpu_pages, guide, pages, rendering
 from ncuflow.target.contract import known
 
 SAMPLE = ROOT / "docs" / "sample"
@@ -266,7 +266,7 @@ def test_each_knob_has_a_line_and_a_choice_that_prices_it(finished):
     for path in some((finished.outputs / "results").glob("*_results.json")):
         results = json.loads(path.read_text())
         target = known()[results["target"]]
-        for row in guide_waits.options(results, guide_waits.shown_choices(results), index):
+        for row in guide.options(results, guide.shown_choices(results), index):
             assert row["effect"], f"{target.name}: {row['option'].choice} is no choice"
             # what the index of that day does not have is named by its file
             file, _, line = row["place"].rpartition(":")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ncuflow.io import UsageError
-from ncuflow.static import cute
+from ncuflow.static import build
 from ncuflow.static.build import CompileJob, merged, save, stored
 from ncuflow.target.contract import load
 
@@ -41,15 +41,15 @@ def test_facts_of_other_versions_are_not_mixed(tmp_path):
 
 
 def test_a_norm_of_cute_dsl_is_compiled_by_a_command_of_ours(tmp_path, monkeypatch):
-    monkeypatch.setattr(cute, "find_spec", lambda name: name)  # installed or not
+    monkeypatch.setattr(build, "find_spec", lambda name: name)  # installed or not
     norm = load("rmsnorm")
     p = {**norm.parameters, "variant": "add_then_rmsnorm", "hidden": 64}
-    ((kernel, command),) = cute.commands(norm, "9.0a", [p, p, {**p, "norm": "cuda"}])
+    ((kernel, command),) = build.cute_commands(norm, "9.0a", [p, p, {**p, "norm": "cuda"}])
     assert (kernel.module, kernel.source) == ("norm_cute_dsl", "rmsnorm_f16_64_pdl")
     job = CompileJob(kernel.module, kernel.source, command, cute=True)
     assert job.arch == "sm_90a"
     words = ["--arguments", '["float16", 64, 0.0, true]', "--out", str(tmp_path / "x")]
     assert job.to(tmp_path / "x")[-4:] == words
-    ((kernel, _),) = cute.commands(norm, "8.0", [p])
+    ((kernel, _),) = build.cute_commands(norm, "8.0", [p])
     assert kernel.source == "rmsnorm_f16_64"  # it has no dependent launch
-    assert list(cute.commands(load("rope"), "8.0", [load("rope").parameters])) == []
+    assert list(build.cute_commands(load("rope"), "8.0", [load("rope").parameters])) == []

@@ -6,7 +6,7 @@ import pytest
 import trial_data
 from test_html_browser import accessible_on_a_telephone_and_beside_it, browser, chromium
 
-from ncuflow.pages.html import trial as page
+from ncuflow.pages.html import experiments as page
 
 pytestmark = pytest.mark.browser
 __all__ = ["browser", "chromium"]  # fixtures

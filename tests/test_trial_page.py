@@ -16,7 +16,7 @@ from ncuflow.experiments.record import EXIT, Trial, Trials, read
 from ncuflow.experiments.text import ranking
 from ncuflow.experiments.trial import TrialPlan
 from ncuflow.io import BadInput
-from ncuflow.pages.html import trial as page
+from ncuflow.pages.html import experiments as page
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&lt;</td></style><script>alert(1)</script>{{ 7*7 }}\x1b[31m\u202e"
 

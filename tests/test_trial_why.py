@@ -18,7 +18,7 @@ from ncuflow.experiments.record import PointTrial, Trial
 from ncuflow.experiments.why import ALL, FEW, FIRST
 from ncuflow.findings import profiled
 from ncuflow.model import Kernel
-from ncuflow.pages.html.trial import rendered
+from ncuflow.pages.html.experiments import rendered
 from ncuflow.parsers import ncu
 from ncuflow.parsers.chips import CHIPS
 from ncuflow.parsers.registry import METRICS, counters

@@ -16,7 +16,7 @@ from conftest import ROOT
 
 from ncuflow.experiments.upgrade import read, summed, upgrade_text
 from ncuflow.export.formats import commands, upgraded
-from ncuflow.pages.html import trial as page
+from ncuflow.pages.html import experiments as page
 
 RECIPES = sorted((ROOT / "examples/ci").glob("*.yml"))
 

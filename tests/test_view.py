@@ -18,8 +18,7 @@ from ncuflow.findings import limiter
 from ncuflow.findings.join import Joined
 from ncuflow.io import BadInput
 from ncuflow.pages.html import view as page
-from ncuflow.pages.html import view_columns
-from ncuflow.parsers import detail, ncu, show_ncu, show_nsys
+from ncuflow.parsers import detail, ncu, show, show_ncu
 from ncuflow.parsers.detail import Counter, Detail, SampledInstruction
 from ncuflow.view import (
     files,
@@ -412,7 +411,7 @@ def test_reports_are_compared_with_the_first():
 def test_a_trace_has_the_summary_of_show():
     path = next(DEFAULT.glob("merge_state/b*/trace.sqlite.xz"))
     (view,) = files.view([path]).traces
-    _, document, launches = show_nsys.show_trace(str(path))
+    _, document, launches = show.show_trace(str(path))
     rows = zip(view.summary, document["summary"], strict=True)
     assert [{k: row[k] for k in shown} for row, shown in rows] == document["summary"]
     assert len(view.operations) == len(launches) and view.span_ns == document["report"]["span_ns"]
@@ -447,7 +446,7 @@ def test_files_of_one_name_are_told_apart():
 def test_kernels_of_one_name_are_told_apart_by_the_words_that_differ():
     names = ["void k<4, float>(int)", "void k<8, float>(int)", "j"]
     made = [files.kernel_view([kernel(name=n.split("<")[0], demangled=n)], {}) for n in names]
-    assert view_columns.labels(made) == ["void k <4>", "void k <8>", "j"]
+    assert page.labels(made) == ["void k <4>", "void k <8>", "j"]
 
 
 def test_what_does_not_fit_is_left_out_from_the_end(deep):
@@ -495,7 +494,7 @@ def test_no_section_is_advised_that_what_ncu_printed_has(tmp_path) -> None:
     lacking = dict(report.missing)
     assert lacking[files.PARTS] == files.ONLY_A_REPORT
     assert "ncu --section SpeedOfLight" not in lacking.values()
-    listed = view_columns._report(report)["kernels"]
+    listed = page._report(report)["kernels"]
     assert (listed["failed"], listed["problems"]) == ([False], [1])
 
 

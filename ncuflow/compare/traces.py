@@ -26,8 +26,8 @@ from ncuflow.findings import statistics
 from ncuflow.findings.kernelname import bare
 from ncuflow.format import Sheet, change, in_one_unit, micro, percent, with_unit
 from ncuflow.io import BadInput, clean, printable
+from ncuflow.parsers.show import read_trace
 from ncuflow.parsers.timeline import GRAPH, UNSAID, Timeline
-from ncuflow.parsers.traces import read
 
 TOP = 20  # kernels that the text lists
 WIDEST = 60  # characters of a name in it
@@ -92,7 +92,7 @@ def compare(
 
 
 def _side(path: Path, device: int | None) -> TraceSide:
-    timeline = read(path)
+    timeline = read_trace(path)
     rows = timeline.rows
     devices = [int(one) for one in np.unique(rows["device"])]
     if device is not None and device not in devices:

@@ -29,7 +29,7 @@ from ncuflow.findings.statistics import ENOUGH_RUNS, NOT_JUDGED, Estimate, Floor
 from ncuflow.format import Sheet, with_unit
 from ncuflow.io import BadInput, MissingFile
 from ncuflow.model import VERSIONS, Kernel, Measurement, Point, Results
-from ncuflow.parsers.traces import is_trace
+from ncuflow.parsers.show import is_trace
 
 # metric -> column of the measurement; of several that changed at a point, its page begins with the first
 METRICS = {"cold_us": "time_cold_us", "host_us": "host_launch_us", "plan_us": "plan_us"}

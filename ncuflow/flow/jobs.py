@@ -26,9 +26,12 @@ from ncuflow import cli
 
 # Imported in functions, of Snakemake or of commands; what takes long where the words of a command tell that it is used.
 LATE = ("pandas",)
-USED = {"tables": "ncuflow.parsers.nvperf", "--figures": "ncuflow.pages.markdown.figures"}
-# Of a command whose jobs share templates, the function that compiles these, once for all.
-SHARED = {"pages": ("ncuflow.pages.markdown.rendering", "compile_shared")}
+USED = {"--figures": "ncuflow.pages.markdown.figures"}
+# Of a command the function that does once for all jobs what they share: compiles templates, loads a library.
+SHARED = {
+    "pages": ("ncuflow.pages.markdown.rendering", "compile_shared"),
+    "tables": ("ncuflow.parsers.reader", "preload"),
+}
 Value = str | Path | float | bool | Iterable[str | Path] | None
 # A child has the threads' locks but not the threads: a module that was half imported would be so for ever.
 _importing = Lock()

@@ -16,24 +16,27 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ncuflow import process
-from ncuflow.gpu.table import RESERVED_SHARED
+from ncuflow.gpu.table import RESERVED_SHARED, shared_of_block
 from ncuflow.io import JsonObject, UsageError, read_json, replacing, scratch, write_text
+from ncuflow.model import Params
 from ncuflow.origin import flashinfer_version, now, package_version
 from ncuflow.parsers import sass
 from ncuflow.private import masked
 from ncuflow.process import CaptureError, python_environment, run_child
 from ncuflow.run import builds
-from ncuflow.static import cute
 from ncuflow.static.facts import FILE
 from ncuflow.sweep import points as sweep
-from ncuflow.target.contract import load
+from ncuflow.target.contract import Target, load
+from ncuflow.target.source import CuteKernel
 
 TOOLS = ("nvcc", "cuobjdump", "nvdisasm")
 # Masks that no point of a sweep has: compiled after all that some point launches.
@@ -90,7 +93,7 @@ def jobs(arch: str, blocks: Mapping[str, Sequence[sweep.Block]]) -> list[Compile
             found |= {
                 (job.module, job.source): job for job in _commands(spec.name, spec.ninja_path)
             }
-        for kernel, command in cute.commands(target, arch, [point.params for point in points]):
+        for kernel, command in cute_commands(target, arch, [point.params for point in points]):
             found[kernel.module, kernel.source] = CompileJob(
                 kernel.module, kernel.source, command, cute=True
             )
@@ -296,3 +299,60 @@ def _report(result: JsonObject) -> JsonObject:
     what = result["reason"] or f"{len(result['kernels'])} kernels in {result['seconds']} s"
     print(f"static: {result['module']} {result['source']}: {what}", file=sys.stderr, flush=True)
     return result
+
+
+# --- kernels of CuTe DSL, which no nvcc compiles ------------------------------------------------
+
+
+def cute_commands(
+    target: Target, arch: str, points: Sequence[Params]
+) -> Iterator[tuple[CuteKernel, str]]:
+    """(kernel, command) of what CuTe DSL compiles for points of a target, each once; none where it is not installed."""
+    if find_spec("cutlass") is None:
+        return
+    wanted = {kernel: None for p in points if (kernel := target.build.cute(p, arch.rstrip("af")))}
+    for kernel in wanted:
+        arguments = shlex.quote(json.dumps(kernel.arguments))
+        words = f"--arch sm_{arch.replace('.', '')} --function {kernel.function} --arguments {arguments}"
+        yield kernel, f"{sys.executable} -m ncuflow static-cute {words}"
+
+
+def static_cute(*, arch: str, function: str, arguments: str, out: Path) -> None:
+    """A cubin of a kernel that FlashInfer writes in CuTe DSL, compiled for a GPU that is not there.
+
+    CuTe DSL compiles in the process that launches, once for each size; what FlashInfer asks the GPU for there (its shared memory)
+    is answered from `gpus.yaml`. A process compiles one kernel: the architecture is read once, at the import.
+
+    Args:
+        arch: such as sm_80 or sm_90a
+        function: that compiles it: module:function
+        arguments: its own, as JSON
+        out: the cubin
+    """
+    capability = re.sub(r"sm_(\d+)(\d)[af]?$", r"\1.\2", arch)
+    shared = shared_of_block(capability)
+    if shared is None:
+        raise CaptureError(f"{arch}: gpus.yaml has no limits of compute capability {capability}")
+    with scratch() as folder:
+        os.environ |= {
+            "CUTE_DSL_ARCH": arch,
+            "CUTE_DSL_KEEP_CUBIN": "1",
+            "CUTE_DSL_DUMP_DIR": str(folder),
+            "CUTE_DSL_DISABLE_FILE_CACHING": "1",
+        }
+        _compile_cute(function, json.loads(arguments), int(10 * float(capability)), shared)
+        made = list(folder.glob("*.cubin"))
+        if len(made) != 1:
+            raise CaptureError(f"CuTe DSL left {len(made)} cubins, not one")
+        with replacing(out) as temporary:
+            shutil.copyfile(made[0], temporary)
+
+
+def _compile_cute(name: str, arguments: Sequence[Any], sm_version: int, shared: int) -> None:
+    import torch
+
+    properties = SimpleNamespace(shared_memory_per_block_optin=shared)
+    torch.cuda.get_device_properties = lambda *which: properties
+    torch.cuda.current_device = lambda: 0
+    module, _, function = name.partition(":")
+    getattr(importlib.import_module(module), function)(*arguments, sm_version)

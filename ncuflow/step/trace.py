@@ -10,7 +10,7 @@ from textwrap import wrap
 from ncuflow import answer
 from ncuflow.format import aligned, columns, in_one_unit, micro, pct, short, with_unit
 from ncuflow.io import UsageError
-from ncuflow.parsers.traces import read
+from ncuflow.parsers.show import read_trace
 from ncuflow.step import reference, shapes, summary, wall
 from ncuflow.step.detection import WHOLE, WORDS
 from ncuflow.step.record import FamilyOfStep, GainOfStep, KernelOfStep, StepAnswer, StepGroup
@@ -39,7 +39,7 @@ def step(
         facts = shapes.of_dump(folder)
         given = given.joined(facts.values, shapes.DUMP)
     advised = reference.read_advice(advice) if advice else None
-    timeline = read(trace)
+    timeline = read_trace(trace)
     found = summary.Summary(timeline, given, reference.Reference(), advised, device)
     with ExitStack() as stack:
         found.held = reference.evidence(found.gpu, recording, stack)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ncuflow.io import BadInput, UsageError
-from ncuflow.parsers.traces import read
+from ncuflow.parsers.show import read_trace
 from ncuflow.step.record import StepAnswer, StepGroup
 from ncuflow.step.reference import Reference
 from ncuflow.step.shapes import NOTHING
@@ -53,7 +53,7 @@ def _of_trace(found: StepAnswer, path: Path) -> dict[int, tuple[float, str]]:
     """What steps of the same kinds take in another trace."""
     if not path.is_file():
         raise UsageError(f"--wall {str(path)!r}: TIME as 240ms, KIND=TIME, or a trace")
-    other = Summary(read(path), NOTHING, Reference()).answer()
+    other = Summary(read_trace(path), NOTHING, Reference()).answer()
     if other.host_slowed:
         raise BadInput(path, "its profiler wrote down shapes as well")
     times = {

@@ -47,7 +47,7 @@ from ncuflow.experiments.search import measured as searched
 from ncuflow.experiments.text import advice_text, search_text
 from ncuflow.experiments.variant import installed_package
 from ncuflow.io import UsageError, not_over, write_json, write_text
-from ncuflow.pages.html import advice as page
+from ncuflow.pages.html import experiments as page
 from ncuflow.race.eta import tell
 from ncuflow.race.rounds import EFFECT
 from ncuflow.run import FATAL, OK, SOME_FAILED
@@ -146,7 +146,7 @@ def command(
         status = _status([shape.advised is not None for shape in advised.shapes])
         found, text = advised, advice_text(advised)
         if html:
-            write_text(html, page.rendered(advised))
+            write_text(html, page.rendered_advice(advised))
         if "python" in wanted:
             of = {shape.target: load(shape.target) for shape in advised.shapes}
             write_text(wanted["python"], module.python_module(advised, of))

@@ -28,7 +28,7 @@ from ncuflow.experiments.record import EXIT, Trial, Trials, read
 from ncuflow.experiments.text import ranked, ranking, trial_text
 from ncuflow.experiments.trial import TrialPlan, tried
 from ncuflow.io import UsageError, emit, not_over, write_json, write_text
-from ncuflow.pages.html import trial as page
+from ncuflow.pages.html import experiments as page
 from ncuflow.race.rounds import EFFECT
 from ncuflow.sweep.points import of_target
 from ncuflow.verbs.options import Effect, Jobs, OutFile, Seconds, blocks_of, exclusive

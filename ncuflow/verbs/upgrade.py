@@ -23,7 +23,7 @@ from cyclopts import Parameter
 from ncuflow.experiments.upgrade import EXIT, Upgrade, read, upgrade_text
 from ncuflow.experiments.upgrading import UpgradePlan, bisected, upgraded
 from ncuflow.io import UsageError, not_over, write_json, write_text
-from ncuflow.pages.html import trial as page
+from ncuflow.pages.html import experiments as page
 from ncuflow.race.rounds import EFFECT
 from ncuflow.sweep import served
 from ncuflow.verbs.options import AS_TEXT, Effect, Jobs, OutFile, Printed, Seconds

@@ -16,7 +16,7 @@ from ncuflow.findings import limiter, profiled, waits
 from ncuflow.findings.limiter import RESOURCES, occupancy_limit
 from ncuflow.io import BadInput, sniff_packed
 from ncuflow.model import Kernel, Row
-from ncuflow.parsers import breakdown, detail, ncu, ncu_text, show_nsys
+from ncuflow.parsers import breakdown, detail, ncu, ncu_text, show
 from ncuflow.parsers.detail import Detail
 from ncuflow.parsers.show import strange
 from ncuflow.record import quartiles
@@ -89,7 +89,7 @@ def _comparisons(found: Sequence[tuple[str | Path, str]]) -> Iterator[ComparedRe
 def _trace_view(trace: Trace) -> TraceView:
     """The view of a trace that was read."""
     ranges = [(row["nvtx"].split("/") if row["nvtx"] else []) for row in trace.timeline]
-    document = show_nsys.document(trace, _summary(trace.timeline), [])
+    document = show.document(trace, _summary(trace.timeline), [])
     return TraceView(
         file=Path(trace.file).name,
         devices=list(dict.fromkeys(trace.devices.values())),
@@ -112,7 +112,7 @@ def _summary(rows: list[Row]) -> list[Row]:
     for row in rows:
         times[row["kind"], row["name"] or "–"].append(row["duration_ns"])
     out = []
-    for row in show_nsys.summary(rows):
+    for row in show.summary(rows):
         found = times[row["kind"], row["name"]]
         q25, _, q75 = quartiles(found)
         out.append(row | {"q25_ns": q25, "q75_ns": q75, "durations_ns": found})

@@ -29,9 +29,8 @@ from ncuflow.model import Kernel, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown.rendering import environment
 from ncuflow.parsers import sass
-from ncuflow.static import cute
 from ncuflow.static.facts import Facts
-from ncuflow.target.contract import load, ordered
+from ncuflow.target.contract import known, load, ordered
 
 ClaimRow = Mapping[str, Any]  # a claim as `ncuflow check claims` wrote it
 # Column -> which instructions of the hot loop it counts.
@@ -86,7 +85,7 @@ def _chapter(found: Results, predicted: Mapping[str, Any], decoder: Decoder) -> 
     for point in found["points"]:
         for kernel in point["kernels"]:
             name = kernel["demangled"] or kernel["name"]
-            shown = cute.described(name)
+            shown = _described(name)
             if shown is None:  # CuTe DSL's have no template arguments
                 decoded[name] = decoder.decode(name)
                 shown = decoded[name].name
@@ -160,7 +159,13 @@ def _tensor(sides: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 def _short(name: str) -> str:
     """A kernel's name and template arguments without namespaces."""
-    return cute.described(name) or name.replace("flashinfer::", "").replace("norm::", "")
+    return _described(name) or name.replace("flashinfer::", "").replace("norm::", "")
+
+
+def _described(kernel: str) -> str | None:
+    """A kernel's name as its target says it for people; None where no target does."""
+    said = (target.rules.described(kernel) for target in known().values())
+    return next(filter(None, said), None)
 
 
 def _loop(kernel: Mapping[str, Any]) -> Context | None:

@@ -23,7 +23,7 @@ from ncuflow.io import write_text
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.context.section import Findings, target_section, title
-from ncuflow.pages.markdown import guide, guide_waits
+from ncuflow.pages.markdown import guide
 from ncuflow.pages.markdown.rendering import environment, single_spaced, text
 from ncuflow.target.contract import known
 
@@ -111,7 +111,7 @@ def report_context(results: Mapping[str, Results], sections: Mapping[str, Contex
     shown = [
         choice
         for found in results.values()
-        for choice in guide_waits.shown_choices(found).values()
+        for choice in guide.shown_choices(found).values()
         if choice["summary"]
     ]
     changing = [c for c in shown if any(map(_changes, (c, *c["beside"])))]
@@ -122,9 +122,7 @@ def report_context(results: Mapping[str, Results], sections: Mapping[str, Contex
     return {
         "choices": [choice for choice in changing if choice in free + fixed],
         "further": len(changing) - len(free + fixed),
-        "alike": len(
-            [c for c in shown if c not in changing and c["fared"] != guide_waits.SAME_LAUNCH]
-        ),
+        "alike": len([c for c in shown if c not in changing and c["fared"] != guide.SAME_LAUNCH]),
         "first": (shown_rows := [row for row in rows if row["group"] != LOST])[:MOST_TO_TRY],
         "cut": max(0, len(shown_rows) - MOST_TO_TRY),
         "says": conclusion(results, sections, rows),
