@@ -109,7 +109,8 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         buffers=lambda: (out,),
         plan=plan,
         info=plan_info(wrapper),
-        extremes=attention.far_logits([q, q_pe], [cache, cache_pe], round(1 / SCALE**2)),
+        extremes=attention.far_logits([q, q_pe], [cache, cache_pe], round(1 / SCALE**2))
+        | attention.far_pages([cache, cache_pe], table, plan),
     )
 
 

@@ -36,6 +36,8 @@ _BY_FUNCTION = {function: variant for variant, (function, _, _) in _VARIANTS.ite
 # What a sampler runs of these, the most first.
 _SAMPLED = ("top_k_top_p", "top_p", "from_logits", "from_probs")
 TOLERANCE = 1e-3  # of float32 sums over a vocabulary; a sample that may not be drawn costs far more
+# A token of so small a share is drawn once in more runs of a check than anybody makes of it.
+NEVER = 1e-13
 
 
 def point_id(p: Params) -> str:
@@ -92,11 +94,22 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         allocates=True,
         extremes={
             **(
+                {"one token all but certain": lambda: _certain(source)}
+                if p["variant"] == "from_logits"
+                else {}
+            ),
+            **(
                 {"large logits of both signs": lambda: source.mul_(FAR)} if source is logits else {}
             ),
             "tokens that are ruled out": lambda: _rule_out(source, source is logits),
         },
     )
+
+
+def _certain(logits: Tensor) -> None:
+    """Raise the likeliest token until each other one has a share below NEVER, and above 0."""
+    most = logits.max(dim=-1, keepdim=True)
+    logits.scatter_(-1, most.indices, most.values - math.log(NEVER / 10))
 
 
 FAR = 2.0**16  # times a logit: beyond what a kernel may take for infinite
@@ -167,7 +180,8 @@ def _compared(
     def drawn() -> tuple[Tensor, ...]:
         token = last["out"][0].long()[:, None]
         inside = (token >= 0) & (token < p["vocab"])
-        return (((kept().gather(1, token.clamp(0, p["vocab"] - 1)) > 0) & inside).float(),)
+        share = kept().gather(1, token.clamp(0, p["vocab"] - 1))
+        return (((share > NEVER) & inside).float(),)
 
     return drawn, lambda: (torch.ones(p["batch"], 1, device=source.device),)
 
@@ -251,13 +265,15 @@ TARGET = Target(
     choices={"variant": tuple(_VARIANTS)},
     small={"batch": 1, "vocab": 4096},
     id=point_id,
-    # one row; rows that no vector divides; the likeliest token alone, all of them, and one that is certain
+    # one row; rows that no vector divides; the likeliest token alone, all of them, and one that is certain; draws enough that
+    # the rarest number of the generator is among them
     edges=lambda p: [
         {"batch": 1},
         {"batch": 3, "vocab": 1001},
         {"batch": 3, "vocab": 1001, "top_k": 1, "percent": 1},
         {"batch": 3, "vocab": 1001, "top_k": 1001, "percent": 100},
         {"batch": 3, "vocab": 1001, "logit_std": 1000},
+        *([{"batch": 2048, "vocab": 128256}] if p["variant"] == "from_logits" else []),
     ],
     memory=lambda p: 6 * p["batch"] * p["vocab"] * 4,  # logits, probabilities, reference
     work=work,

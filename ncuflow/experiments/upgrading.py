@@ -91,24 +91,28 @@ class Sides:
     stack: ExitStack
     found: dict[str, Process] = field(default_factory=dict)
 
-    def start(self, name: str) -> Process:
-        """The process of a side, anew."""
+    def begin(self, name: str) -> None:
+        """The process of a side, anew, which then loads FlashInfer beside the others."""
         overlay = self.overlays[name]
         package = overlay.package if overlay else None
         environ = {**self.held.environ, **(own(overlay) if overlay else {})}
-        side = self.stack.enter_context(started(None, package, environ, self.held.locks))
-        if package is not None:
-            roots_of(side, package)
-        self.found[name] = side
-        return side
+        self.found[name] = self.stack.enter_context(
+            started(None, package, environ, self.held.locks)
+        )
+
+    def loaded(self, name: str) -> None:
+        """Wait for it. Raises SideError where it loads another FlashInfer than it should."""
+        if overlay := self.overlays[name]:
+            roots_of(self.found[name], overlay.package)
 
     def ready(self) -> measure.Sides:
         """All of them, each alive. Raises CommandError where one cannot be started."""
         try:
             # A process ends with the thread that started it, so that is none of a pool's.
             for name in NAMES:
-                if name not in self.found or not self._answers(name):
-                    self.start(name)
+                if not self._answers(name):
+                    self.begin(name)
+                    self.loaded(name)
         except SideError as error:
             raise CommandError(clean(str(error)), FATAL) from None
         failed = [*filter(None, load_all([self.found[name] for name in NAMES]))]
@@ -153,10 +157,12 @@ def upgraded(plan: UpgradePlan) -> Upgrade:
         overlays = {"base": _laid(plan.base, folder), "change": _laid(plan.change, folder)}
         overlays["control"] = overlays["base"]
         sides = Sides(overlays, held, plan.limit_s, stack)
+        for name in NAMES:
+            sides.begin(name)
         with of_base():
-            sides.start("base")
+            sides.loaded("base")
         try:
-            sides.start("change")
+            sides.loaded("change")
         except SideError as error:
             raise CommandError(clean(f"{plan.change}: {error}"), FATAL) from None
         edged = _edged(plan.shapes)

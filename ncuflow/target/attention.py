@@ -256,6 +256,29 @@ def far_logits(
     }
 
 
+def far_pages(
+    caches: Sequence[Tensor], table: PageTable, plan: Callable[[], None]
+) -> dict[str, Callable[[], None]]:
+    """The pages in use behind element 2^31 of a cache, as in a server's large one: an offset of 32 bits is too small. Nothing
+    where this GPU has no room for it, or is none."""
+    import torch
+
+    before = 1 + 2**31 // max(cache[0].numel() for cache in caches)
+    taken = sum(before * cache[0].nbytes for cache in caches)
+    if not caches[0].is_cuda or torch.cuda.mem_get_info()[0] < 2 * taken:
+        return {}
+
+    def put() -> None:
+        for cache in caches:
+            moved = cache.new_empty(before + len(cache), *cache.shape[1:])
+            moved[before:] = cache
+            cache.set_(moved)
+        table.indices.add_(before)
+        plan()
+
+    return {"pages behind element 2^31 of the cache": put}
+
+
 def extremes(
     p: Params, q: Tensor, k: Cache, v: Cache, table: PageTable
 ) -> dict[str, Callable[[], None]]:
