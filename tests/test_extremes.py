@@ -112,6 +112,25 @@ def test_a_token_that_is_ruled_out_is_no_sample(monkeypatch: pytest.MonkeyPatch)
     assert found["plain"] is None and "above" in str(found["tokens that are ruled out"])
 
 
+def test_a_number_that_puts_any_token_ahead_is_a_wrong_draw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gumbel noise of 46, of a uniform number that rounded to one."""
+    params = {"batch": 64, "vocab": 33, "logit_std": 1}
+
+    def sample(logits: Any, ahead: float) -> Any:
+        noise = -(-torch.rand_like(logits).clamp(1e-30, 1 - 1e-7).log()).log()
+        noise[::8, 5] = ahead
+        return (logits + noise).argmax(-1).to(torch.int32)
+
+    wrong = {}
+    for ahead in (3.0, 46.0):
+        flashinfer(monkeypatch, sampling_from_logits=lambda x, ahead=ahead: sample(x, ahead))
+        found = judged("sampling", variant="from_logits", **params)
+        wrong[ahead] = [name for name, why in found.items() if why is not None]
+    assert wrong == {3.0: [], 46.0: ["one token all but certain"]}
+
+
 def test_what_is_certain_is_drawn_and_renormed(monkeypatch: pytest.MonkeyPatch) -> None:
     params = {"batch": 4, "vocab": 33, "top_k": 5, "logit_std": 1000}
 
@@ -266,6 +285,44 @@ class Wrapper:
         # A score of minus infinity in all places leaves NaN, and a token that is not seen has no value.
         weight = scores.softmax(-1)[:, :, None]
         return (weight * v.where(weight > 0, v * weight)).sum(1)
+
+
+class MlaWrapper:
+    """BatchMLAPagedAttentionWrapper, with an offset of so many bits."""
+
+    bits = 60
+
+    def __init__(self, *given: Any, **settings: Any) -> None: ...
+
+    def plan(self, rows: Any, indptr: Any, indices: Any, tokens: Any, *given: Any) -> None:
+        self.indptr, self.indices, self.tokens = indptr, indices.clone(), tokens
+        self.scale = given[5]
+
+    def run(self, q: Any, q_pe: Any, cache: Any, cache_pe: Any, out: Any) -> None:
+        for row, count in enumerate(self.tokens.tolist()):
+            pages = self.indices[int(self.indptr[row]) : int(self.indptr[row + 1])].long()
+            pages = pages * cache[0].numel() % 2**self.bits // cache[0].numel()
+            k, pe = (half[pages].flatten(0, 1)[:count].float() for half in (cache, cache_pe))
+            scores = (q[row].float() @ k.T + q_pe[row].float() @ pe.T) * self.scale
+            out[row] = scores.softmax(-1) @ k
+
+
+def test_pages_far_into_a_large_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    flashinfer(monkeypatch)
+    module = ModuleType("flashinfer.mla")
+    module.__dict__["BatchMLAPagedAttentionWrapper"] = MlaWrapper
+    monkeypatch.setitem(sys.modules, "flashinfer.mla", module)
+    monkeypatch.setattr("ncuflow.target.attention.WORKSPACE_BYTES", 1)
+    monkeypatch.setitem(load("mla_decode").prepare.__globals__, "plan_info", lambda wrapper: {})
+    shape = {"batch": 2, "kv_len": 33, "heads": 16, "page_size": 8, "backend": "fa2"}
+    far = "pages behind element 2^31 of the cache"
+    assert far not in judged("mla_decode", **shape)  # for want of room
+    monkeypatch.setattr("ncuflow.target.attention.LARGE", 2**17)
+    for bits, wrong in ((60, False), (17, True)):
+        monkeypatch.setattr(MlaWrapper, "bits", bits)
+        found = judged("mla_decode", **shape)
+        assert found.pop(far) is not None if wrong else found.pop(far) is None
+        assert set(found.values()) == {None}
 
 
 BELOW, ABOVE = "finite logits far below 0", "finite logits far above 0"

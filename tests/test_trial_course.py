@@ -107,6 +107,20 @@ def test_base_and_change_are_timed_in_turns_there_and_back() -> None:
     assert trial.base.device.log.count("settle") == 2 * LOOKS[0]
 
 
+@pytest.mark.parametrize(
+    ("change", "control", "outcome"),
+    [(5.2, 5.0, "same"), (4.9, 4.75, "same"), (6.1, 5.0, "slower"), (4.2, 5.1, "faster")],
+)
+def test_processes_of_short_kernels_lie_apart_for_good(change, control, outcome) -> None:
+    """By 0.3 µs on an H200, at kernels of 5 µs and of 14 µs: 5 % of one, and no difference of either."""
+    trial = Trial()
+    for side, us in ((trial.base, 5.0), (trial.change, change), (trial.control, control)):
+        side.device.us = us
+    (found,) = trial.run()
+    assert found.outcome == outcome
+    assert found.timing is not None and found.timing.base_us == pytest.approx(5, rel=0.01)
+
+
 @pytest.fixture
 def host_times(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Host times of sides by name, µs, each a little more or less; without a plan() where that is None."""
@@ -168,6 +182,21 @@ def test_ten_of_ten_controls_are_the_same_and_nine_of_ten_planted_5_percent_are_
             assert one.call.outcome == "same"
     assert found[1.0] == ["same"] * 10
     assert found[1.05].count("slower") >= 9
+
+
+def test_what_the_host_does_beside_is_no_time_of_a_call(host_times, monkeypatch) -> None:
+    """Two of three calls are held up, on one side by more than on the others."""
+    same = dict.fromkeys(("base", "change", "control"), 20.0)
+    host_times(same, same)
+    calls, late = timing.call_times, {"base": 1.1, "change": 1.6, "control": 1.2}
+
+    def held_up(device: Any, run: Callable[[], None], n: int) -> list[float]:
+        found = calls(device, run, n)
+        return [t * late[device.name] if i % 3 else t for i, t in enumerate(found)]
+
+    monkeypatch.setattr(timing, "call_times", held_up)
+    (found,) = Trial(host=True).run()
+    assert found.call is not None and found.call.outcome == "same"
 
 
 def test_how_plan_grows_is_a_slope_with_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,6 +256,9 @@ def far_logits(
     }
 
 
+LARGE = 2**31  # elements of a cache
+
+
 def far_pages(
     caches: Sequence[Tensor], table: PageTable, plan: Callable[[], None]
 ) -> dict[str, Callable[[], None]]:
@@ -263,9 +266,9 @@ def far_pages(
     where this GPU has no room for it, or is none."""
     import torch
 
-    before = 1 + 2**31 // max(cache[0].numel() for cache in caches)
+    before = 1 + LARGE // max(cache[0].numel() for cache in caches)
     taken = sum(before * cache[0].nbytes for cache in caches)
-    if not caches[0].is_cuda or torch.cuda.mem_get_info()[0] < 2 * taken:
+    if taken > 1 << 30 and not (caches[0].is_cuda and torch.cuda.mem_get_info()[0] > 2 * taken):
         return {}
 
     def put() -> None:
