@@ -43,6 +43,7 @@ REGEX = "regex:"  # as ncu's --kernel-name has it
 FEW = 5  # names that an error lists
 MOST_ADVICE = 8
 SAMPLED = "smsp__pcsamp_warps_issue_stalled_*"
+IN_PERCENT = {"share", "uncertainty"}  # of a line; where it was found they are of 1
 TIMES = ("duration_ns", "gpu__time_duration.sum")
 MISSING = {
     name: Missing(what=what, brought_by=brought_by)
@@ -66,14 +67,21 @@ NOT_PRINTED = {
 
 @dataclass(frozen=True)
 class TraceWords:
-    """What `ncuflow trace` is told of where a number is: a point or a launch, and the folder where one has to be named."""
+    """What `ncuflow trace` is told of where numbers of a tier are: a point or a launch, and the folder where one has to be
+    named."""
 
     source: str
+    tier: Tier
     folder: Path | None = None
 
     def to(self, name: str) -> str:
         """The words that it takes for a number of this name, as a shell reads them."""
         return shlex.join([self.source, name, *([str(self.folder)] if self.folder else [])])
+
+    def number(self, value: float, unit: str, metric: str, name: str | None) -> Number:
+        """A number that is there; name: by which it is traced, None where it is not."""
+        trace = None if name is None else self.to(name)
+        return Number(value=value, unit=unit, metric=metric, tier=self.tier, trace=trace)
 
 
 def of_report(report: Report, kernel: str | int | None = None, kind: str = "ncu") -> Explanation:
@@ -174,18 +182,18 @@ def of_kernel(
     origin = profiled.provenance(kernel, ncu_version)
     row = profiled.row(kernel, origin)
     point = kernel["point"]
-    at = TraceWords(f"{kernel['report']}#{kernel['kernel']}")
-    judged, lines = limited(row, at), waiting_lines(kernel, at, row["tier"])
+    at = TraceWords(f"{kernel['report']}#{kernel['kernel']}", row["tier"])
+    judged, lines = limited(row, at), waiting_lines(kernel, at)
     bound = headroom(row, at)
     return Explanation(
         subject=subject(kernel, alike, point if point and locate.is_point(point) else None),
         lineage=lineage(PurePath(kernel["report"]).name, kind, origin),
         time=_time(kernel, at),
         limit=judged,
-        stalls=(stalls := stalled(kernel, at, row["tier"])),
+        stalls=(stalls := stalled(kernel, at)),
         lines=lines,
         headroom=bound,
-        suggestions=advised(kernel, at, row["tier"], bound),
+        suggestions=advised(kernel, at, bound),
         missing=list(_missing(kernel, row, stalls, lines, kind)),
         notes=list(_notes(kernel)),
     )
@@ -231,19 +239,12 @@ def number(
     value = row[column]
     if value is None:
         return None
-    return Number(
-        value=float(value), unit=BY_NAME[column].unit, metric=metric or column, tier=row["tier"],
-        trace=at.to(column),
-    )  # fmt: skip
+    return at.number(float(value), BY_NAME[column].unit, metric or column, column)
 
 
 def _time(kernel: Kernel, at: TraceWords) -> Number | None:
-    key, metric = TIMES
-    if kernel["duration_ns"] is None:
-        return None
-    return Number(
-        value=kernel["duration_ns"], unit="ns", metric=metric, tier=profiled.RECORDED, trace=at.to(key)
-    )  # fmt: skip
+    (key, metric), ns = TIMES, kernel["duration_ns"]
+    return None if ns is None else at.number(ns, "ns", metric, key)
 
 
 def limited(row: Measurement, at: TraceWords) -> LimitedBy | None:
@@ -270,25 +271,22 @@ def limited(row: Measurement, at: TraceWords) -> LimitedBy | None:
     )
 
 
-def stalled(kernel: Kernel, at: TraceWords, tier: Tier) -> list[Stalled]:
+def stalled(kernel: Kernel, at: TraceWords) -> list[Stalled]:
     """The stall reasons by share, the largest first; none where not all were counted."""
     known = [s for s in kernel["stalls"] if s["kind"] == "stall" and s["share"]]
     part = waits.mbarrier_part(kernel)
-    at_barrier = Number(
-        value=100 * part, unit="%", metric=SAMPLED, tier=tier, trace=at.to(LINES)
-    ) if part else None  # fmt: skip
+    at_barrier = at.number(100 * part, "%", SAMPLED, LINES) if part else None
     return [
         Stalled(
             reason=stall["reason"],
             meaning=waits.meaning(stall["reason"]),
-            share=Number(
-                value=100 * (stall["share"] or 0.0), unit="%", metric=_counter(stall),
-                tier=tier, trace=at.to(f"stall_{stall['reason']}"),
+            share=at.number(
+                100 * (stall["share"] or 0.0), "%", _counter(stall), f"stall_{stall['reason']}"
             ),
             at_mbarrier=at_barrier if stall["reason"] == "long_scoreboard" else None,
         )
         for stall in sorted(known, key=lambda s: -(s["share"] or 0.0))
-    ]  # fmt: skip
+    ]
 
 
 def _counter(stall: Stall) -> str:
@@ -298,28 +296,21 @@ def _counter(stall: Stall) -> str:
 
 
 def waiting_lines(
-    kernel: Kernel, at: TraceWords, tier: Tier, index: Any = None, version: str | None = None
+    kernel: Kernel, at: TraceWords, index: Any = None, version: str | None = None
 ) -> list[WaitingLine]:
     """The hottest lines of a launch with samples, the hottest first; index and version as of `hotlines.hottest`."""
     if not kernel.get("lines"):
         return []
     return [
         WaitingLine(
-            file=line.file,
-            line=line.line,
-            function=line.function,
-            sass=line.sass,
-            pc=line.pc,
-            text=line.text,
-            reason=line.reason,
-            share=Number(
-                value=100 * line.share, unit="%", metric=SAMPLED,
-                tier=tier, trace=at.to(f"{line.file}:{line.line}") if line.file else at.to(LINES),
+            **{name: getattr(line, name) for name in WaitingLine.model_fields.keys() - IN_PERCENT},
+            share=at.number(
+                100 * line.share, "%", SAMPLED, f"{line.file}:{line.line}" if line.file else LINES
             ),
             uncertainty=None if line.uncertainty is None else 100 * line.uncertainty,
         )
         for line in waits.hottest(kernel, index, version)
-    ]  # fmt: skip
+    ]
 
 
 def headroom(row: Measurement, at: TraceWords) -> Headroom | None:
@@ -333,27 +324,21 @@ def headroom(row: Measurement, at: TraceWords) -> Headroom | None:
     return Headroom(most=most, words=words)
 
 
-def advised(kernel: Kernel, at: TraceWords, tier: Tier, room: Headroom | None) -> list[Suggestion]:
+def advised(kernel: Kernel, at: TraceWords, room: Headroom | None) -> list[Suggestion]:
     """NVIDIA's own rules that fired, in the order of `stalltree.advice`."""
-    return [
-        _advised(rule, at, tier, room.most if room else None)
-        for rule in waits.advice(kernel, MOST_ADVICE)
-    ]
+    most = room.most if room else None
+    return [_advised(rule, at, most) for rule in waits.advice(kernel, MOST_ADVICE)]
 
 
-def _advised(rule: Rule, at: TraceWords, tier: Tier, room: Number | None) -> Suggestion:
+def _advised(rule: Rule, at: TraceWords, room: Number | None) -> Suggestion:
     percent, of = rule["speedup_pct"], rule["speedup_type"] or ""
-    estimate = None
-    if percent is not None:
-        name = rule["rule"]
-        estimate = Number(
-            value=percent, unit="%", metric=f"rule {name}", tier=tier, trace=at.to(name)
-        )
+    name = rule["rule"]
+    estimate = None if percent is None else at.number(percent, "%", f"rule {name}", name)
     scopes: dict[str, Literal["kernel", "part"]] = {"global": "kernel", "local": "part"}
     known = [bound for bound in (estimate if of == "global" else None, room) if bound]
     return Suggestion(
         what=rule["message"],
-        by=f"NVIDIA's rule {rule['rule']}",
+        by=f"NVIDIA's rule {name}",
         estimate=estimate,
         scope=scopes.get(of),
         most=min(known, key=lambda bound: bound.value, default=None),
@@ -414,15 +399,15 @@ def of_trace(trace: Trace, kernel: str | int | None = None) -> Explanation:
     if not every:
         raise BadInput(trace.file, "a trace without kernels")
     chosen, alike = choose(every, kernel, trace.file)
+    at = TraceWords(f"{trace.file}#{chosen['kernel']}", profiled.RECORDED)
     return Explanation(
         subject=subject(chosen, alike),
         lineage=Lineage(
             file=PurePath(trace.file).name, kind="nsys", tier=profiled.RECORDED, gpu=chosen["device"], compute_capability=None,
             versions={"nsys": trace.nsys_version} if trace.nsys_version else {}, date=None,
         ),
-        time=Number(
-            value=chosen["duration_ns"] or 0.0, unit="ns", metric="end - start of CUPTI_ACTIVITY_KIND_KERNEL",
-            tier=profiled.RECORDED, trace=TraceWords(f"{trace.file}#{chosen['kernel']}").to("duration_ns"),
+        time=at.number(
+            chosen["duration_ns"] or 0.0, "ns", "end - start of CUPTI_ACTIVITY_KIND_KERNEL", "duration_ns"
         ),
         limit=None, stalls=[], lines=[], headroom=None, suggestions=[],
         missing=[COUNTERS.model_copy(update={"brought_by": COUNTERS.brought_by.format(_only(chosen, every))})],

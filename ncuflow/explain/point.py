@@ -14,7 +14,6 @@ from ncuflow.explain.record import (
     Headroom,
     Lineage,
     Missing,
-    Number,
     Subject,
     Suggestion,
     WaitingLine,
@@ -48,18 +47,15 @@ NOT_TIMED = Missing(what="a time of this point", brought_by="a capture (docs/cap
 
 def of_point(found: Place, name: str, folder: Path | None = None) -> Explanation:
     """The explanation of a point that a place has. folder: the place as `ncuflow trace` is told it, where it is."""
-    results = found.results(name.split("/", 1)[0])
-    entry = next(point for point in results["points"] if point["point"] == name)
+    results, entry, facts, at = _known(found, name, folder)
     row, main = entry["measurement"], main_kernel(entry["kernels"])
-    at = TraceWords(name, folder)
-    facts = point_scope(entry, results, possible_names(results))
     deep = _deep(results, entry, main)
     bound = headroom(facts, row, at) if row[COLD] else None
     lines = _lines(found, results, deep, at) if deep else []
-    stalls = launch.stalled(main, at, row["tier"]) if main else []
+    stalls = launch.stalled(main, at) if main else []
     tries = list(_suggestions(results, name, facts, row, at))
     if not tries and main:
-        tries = launch.advised(main, at, row["tier"], launch.headroom(row, at))
+        tries = launch.advised(main, at, launch.headroom(row, at))
     return Explanation(
         subject=_subject(entry, main),
         lineage=_lineage(found, row),
@@ -76,11 +72,18 @@ def of_point(found: Place, name: str, folder: Path | None = None) -> Explanation
 
 def suggested_at(found: Place, name: str) -> list[Suggestion]:
     """What the target suggests at a point that a place has; none where it suggests nothing."""
+    results, entry, facts, at = _known(found, name, found.named)
+    return list(_suggestions(results, name, facts, entry["measurement"], at))
+
+
+def _known(
+    found: Place, name: str, folder: Path | None
+) -> tuple[Results, Point, Scope, TraceWords]:
+    """Its target's results, it in them, what is known of it, and how its numbers are traced."""
     results = found.results(name.split("/", 1)[0])
     entry = next(point for point in results["points"] if point["point"] == name)
     facts = point_scope(entry, results, possible_names(results))
-    at = TraceWords(name, found.named)
-    return list(_suggestions(results, name, facts, entry["measurement"], at))
+    return results, entry, facts, TraceWords(name, entry["measurement"]["tier"], folder)
 
 
 def _deep(results: Results, entry: Point, main: Kernel | None) -> Kernel | None:
@@ -94,8 +97,7 @@ def _deep(results: Results, entry: Point, main: Kernel | None) -> Kernel | None:
 def _lines(found: Place, results: Results, deep: Kernel, at: TraceWords) -> list[WaitingLine]:
     """Its hottest lines, with the functions that they are in where the evidence has an index of the sources."""
     index = stored.optional(found.named / "source_index.json") if found.recording else None
-    provenance = results["provenance"]
-    return launch.waiting_lines(deep, at, provenance["tier"], index, provenance["flashinfer"])
+    return launch.waiting_lines(deep, at, index, results["provenance"]["flashinfer"])
 
 
 def _subject(entry: Point, main: Kernel | None) -> Subject:
@@ -138,10 +140,7 @@ def headroom(facts: Scope, row: Measurement, at: TraceWords) -> Headroom | None:
         what = f"{work} at the highest rate {SOURCES[of]}"
         share = f"{rate}_fraction_{of}"
         column = share if row.get(share) is not None else rate
-    most = Number(
-        value=100 * opportunities.room(facts, facts, COLD), unit="%", metric=column, tier=row["tier"],
-        trace=at.to(column),
-    )  # fmt: skip
+    most = at.number(100 * opportunities.room(facts, facts, COLD), "%", column, column)
     return Headroom(most=most, words=f"{what} takes the rest")
 
 
@@ -158,15 +157,14 @@ def _suggestions(
         # A pair was timed apart from the point: of the same work its room is the point's all the same.
         bound = one.mosts.get(name)
         most = bound if bound is None or scope != "point" else min(bound, room)
+        metric = declared.metric
+        traced = metric if metric in BY_NAME else None
         yield Suggestion(
             what=f"{declared.what}: {declared.change}",
             why=opportunities.worded(declared, facts),
             by=f"target {results['target']}",
             scope=scope,
-            most=None if most is None else Number(
-                value=100 * most, unit="%", metric=declared.metric, tier=row["tier"],
-                trace=at.to(declared.metric) if declared.metric in BY_NAME else None,
-            ),
+            most=None if most is None else at.number(100 * most, "%", metric, traced),
             tried=_tried(own or one.effect, name) or (one.elsewhere[0].words() if one.elsewhere else None),
         )  # fmt: skip
 
