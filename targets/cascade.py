@@ -12,7 +12,7 @@ from ncuflow.target import attention
 from ncuflow.target.attention import plan_info
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, PageTable, pages_for, torch_dtype
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, returning
 from ncuflow.target.source import Build, Jit, Source, Symbol
 
 _WRAPPER = Symbol("MultiLevelCascadeAttentionWrapper", "cascade.py")
@@ -59,18 +59,14 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     whole = _joined(p, shared, own)
     make = _cascade if p["variant"] == "cascade" else _flat
     wrapper, plan = make(p, q, (shared, own), whole)
-    last: dict[str, Tensor] = {}
-
-    def run() -> None:
-        last["out"] = wrapper.run(q, (k, v))
-
+    run, outputs = returning(lambda: wrapper.run(q, (k, v)))
     plan()
     return Launch(
         run=run,
-        output=lambda: (last["out"],),
+        output=outputs,
         reference=lambda: (attention.decoded(q, k, v, whole),),
         tolerance=TOLERANCE[p["dtype"]],
-        buffers=lambda: (last["out"],),
+        buffers=outputs,
         allocates=True,
         plan=plan,
         info=plan_info(getattr(wrapper, "_batch_prefill_wrappers", [wrapper])[0]),

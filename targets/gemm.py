@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from ncuflow.target import products, reference
@@ -25,7 +26,7 @@ from ncuflow.target.inputs import (
     scaled,
     torch_dtype,
 )
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor, returning
 from ncuflow.target.rules import Rules
 from ncuflow.target.source import (
     Backend,
@@ -176,25 +177,17 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
     if p["batch"] > 1 and not call.batched:
         return f"{variant} is one product, not a batch of {p['batch']}"
     if p["backend"] == "router" and (p["k"], p["n"]) not in ROUTERS:
-        sizes = ", ".join(f"{k} by {n}" for k, n in ROUTERS)
-        return f"the router's kernels are for weights of {sizes}"
+        return "the router's kernels are for weights of " + ", ".join(
+            f"{k} by {n}" for k, n in ROUTERS
+        )
     if p["backend"] == "router" and p["m"] > ROUTED_ROWS:
         return f"the router's kernels take at most {ROUTED_ROWS} rows"
     if variant in _SCALED and (p["k"] % BLOCK or p["n"] % BLOCK):
         return f"blocks are of {BLOCK} elements: neither {p['n']} nor {p['k']} may have a rest"
-    if p["dtype"] in BLOCK_ELEMENTS:
-        tile = BLOCK_ELEMENTS[p["dtype"]] * SCALE_TILE[1]
-        if p["k"] % tile or p["n"] % SCALE_TILE[0]:
-            return (
-                f"{variant} takes rows of whole tiles: k a multiple of {tile}, n of {SCALE_TILE[0]}"
-            )
+    tile = BLOCK_ELEMENTS.get(p["dtype"], 0) * SCALE_TILE[1]
+    if tile and (p["k"] % tile or p["n"] % SCALE_TILE[0]):
+        return f"{variant} takes rows of whole tiles: k a multiple of {tile}, n of {SCALE_TILE[0]}"
     return no_backend(call.backends, p["backend"], gpu)
-
-
-def free(p: Params) -> Params:
-    """Who computes the call, where FlashInfer's default is among those that are measured."""
-    default = CALLS[p["variant"]].default
-    return {"backend": default} if default else {}
 
 
 TUNED = {"bf16_gemm": "mm", "fp8_gemm": "bmm"}
@@ -216,22 +209,18 @@ def tuned(operation: str, runner: str, shapes: Sequence[Sequence[int]]) -> Param
 
 def work(p: Params) -> Work:
     """FLOPs: 2*M*N*K of each product. Bytes: both matrices and the product once, and the scales of blocks."""
-    rows, n, k = p["batch"] * p["m"], p["n"], p["k"]
-    if (kind := p["dtype"]) in BLOCK_ELEMENTS:
-        elements = (rows + n) * k
-        return Work(
-            flops=2 * rows * n * k,
-            bytes=elements * BITS[kind] // 8 + elements // BLOCK_ELEMENTS[kind] + rows * n * 2,
-            convention="ncuflow: 2*M*N*K; both matrices with their scales and the product once",
-        )
-    item = 1 if p["dtype"] == FP8 else 2
-    wide = 2 if p["variant"] == "blockscale" else item  # of its activations, which it rounds itself
-    scales = 4 * p["batch"] * (n // BLOCK) * (k // BLOCK) if p["variant"] in _SCALED else 0
-    scales += 4 * rows * (k // BLOCK) if p["variant"] in _SCALED[1:] else 0
+    rows, n, k, kind = p["batch"] * p["m"], p["n"], p["k"], p["dtype"]
+    if kind in BLOCK_ELEMENTS:
+        elements, how = (rows + n) * k, "with their scales"
+        moved = elements * BITS[kind] // 8 + elements // BLOCK_ELEMENTS[kind] + written(p)
+    else:
+        item, how = 1 if kind == FP8 else 2, "as they are given"
+        wide = 2 if p["variant"] == "blockscale" else item  # activations, which it rounds itself
+        scales = 4 * p["batch"] * (n // BLOCK) * (k // BLOCK) if p["variant"] in _SCALED else 0
+        scales += 4 * rows * (k // BLOCK) if p["variant"] in _SCALED[1:] else 0
+        moved = rows * k * wide + p["batch"] * n * k * item + written(p) + scales
     return Work(
-        flops=2 * rows * n * k,
-        bytes=rows * k * wide + p["batch"] * n * k * item + written(p) + scales,
-        convention="ncuflow: 2*M*N*K; both matrices as they are given and the product once",
+        2 * rows * n * k, moved, f"ncuflow: 2*M*N*K; both matrices {how} and the product once"
     )
 
 
@@ -262,7 +251,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         return (reference.product(gathered(left, (slice(None), rows)), right, made.scale, BLOCK),)
 
     def product() -> Tensor:
-        return out if made.product is None else made.product[0].view_as(out)
+        return made.product()[0].view_as(out) if made.product else out
 
     return Launch(
         run=made.run,
@@ -277,12 +266,12 @@ def prepare(p: Params, seed: int = 0) -> Launch:
 
 class Made(NamedTuple):
     """A call; the scales of the weight's blocks, or the values of both matrices where they are no tensors of their own; the
-    product of the last run in a list, where the call allocates it."""
+    product of the last run, where the call allocates it."""
 
     run: Callable[[], None]
     scale: Tensor | None = None
     values: tuple[Tensor, Tensor] | None = None
-    product: list[Tensor] | None = None
+    product: Callable[[], tuple[Tensor, ...]] | None = None
 
 
 def _mm(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
@@ -300,7 +289,8 @@ def _mm(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Ma
     return Made(lambda: function(a, b, out=c, backend=p["backend"]))
 
 
-def _mm_fp8(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
+def _scaled(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
+    """mm_fp8 and bmm_fp8, with one scale for each matrix."""
     import flashinfer
     import torch
 
@@ -308,6 +298,9 @@ def _mm_fp8(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -
     one = torch.ones((), dtype=torch.float32, device=x.device)
     if p["backend"] == TORCH:
         return Made(lambda: torch._scaled_mm(a, w.T, one, one, out_dtype=c.dtype, out=c))
+    if p["variant"] == "bmm":
+        function, b = _of(flashinfer, "bmm_fp8"), weight.transpose(-2, -1)
+        return Made(lambda: function(x, b, one, one, out.dtype, out=out, backend=p["backend"]))
     function = _of(flashinfer, "mm_fp8")
     return Made(lambda: function(a, w, one, c.dtype, c, backend=p["backend"]))
 
@@ -328,10 +321,8 @@ def _groupwise(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor
         return Made(lambda: hopper(a, w, padded, right.scales, out=c), values=values)
     columns = left.scales.T.contiguous()  # [k / 128, m]
     if p["backend"] == TORCH:
-        by = {"out_dtype": c.dtype, "out": c}
-        return Made(
-            lambda: torch._scaled_mm(a, w.T, columns.T, right.scales.T, **by), values=values
-        )
+        call = partial(torch._scaled_mm, a, w.T, columns.T, right.scales.T)
+        return Made(partial(call, out_dtype=c.dtype, out=c), values=values)
     function, settings = _of(gemm, "gemm_fp8_nt_groupwise"), {"out": c, "backend": p["backend"]}
     if p["backend"] == "cutlass":
         settings["scale_major_mode"] = "K"
@@ -348,11 +339,9 @@ def _grouped(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) 
     left, right = scaled(x, (1, BLOCK)), scaled(weight, (BLOCK, BLOCK))
     first = torch.arange(p["batch"] + 1, dtype=torch.int32, device=x.device) * p["m"]
     rows, scales, result = (t.flatten(0, 1) for t in (left.elements, left.scales, out))
-    given = (rows, right.elements, scales, right.scales, first)
-    return Made(
-        lambda: function(*given, scale_major_mode="K", out=result),
-        values=(left.values, right.values),
-    )
+    call = partial(function, rows, right.elements, scales, right.scales, first)
+    values = (left.values, right.values)
+    return Made(partial(call, scale_major_mode="K", out=result), values=values)
 
 
 def _blocks(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
@@ -368,20 +357,7 @@ def _blocks(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -
         scales[1] = scales[1].T
         settings["alpha"] = 1 / (a.whole * w.whole)
     values = (a.values[None] / a.whole, w.values[None] / w.whole)
-    return Made(
-        lambda: function(a.elements, w.elements.T, *scales, **settings),
-        values=values,
-    )
-
-
-def _bmm(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
-    import flashinfer
-    import torch
-
-    function = _of(flashinfer, "bmm_fp8")
-    one = torch.ones((), dtype=torch.float32, device=x.device)
-    b = weight.transpose(-2, -1)
-    return Made(lambda: function(x, b, one, one, out.dtype, out=out, backend=p["backend"]))
+    return Made(partial(function, a.elements, w.elements.T, *scales, **settings), values=values)
 
 
 def _segment(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
@@ -390,25 +366,16 @@ def _segment(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) 
 
     if p["backend"] == TORCH:
         ends = torch.arange(1, p["batch"] + 1, dtype=torch.int32, device=x.device) * p["m"]
-        flat, transposed, last = x.flatten(0, 1), weight.transpose(-2, -1), [out.flatten(0, 1)]
-
-        def allocating() -> None:
-            last[0] = torch._grouped_mm(flat, transposed, offs=ends)
-
-        return Made(allocating, product=last)
+        given = (x.flatten(0, 1), weight.transpose(-2, -1))
+        run, product = returning(partial(torch._grouped_mm, *given, offs=ends))
+        return Made(run, product=product)
     workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.int8, device=x.device)
     wrapper = SegmentGEMMWrapper(workspace, backend=p["backend"])
     whole: dict[str, Any] = {"dtype": torch.int64, "device": x.device}
     first = torch.arange(p["batch"] + 1, **whole) * p["m"]
     chosen = torch.arange(p["batch"], **whole)
-    rows, result = x.flatten(0, 1), out.flatten(0, 1)
-
-    def run() -> None:
-        wrapper.run(
-            rows, weight, p["batch"], True, out=result, seg_indptr=first, weight_indices=chosen
-        )
-
-    return Made(run)
+    settings = {"out": out.flatten(0, 1), "seg_indptr": first, "weight_indices": chosen}
+    return Made(partial(wrapper.run, x.flatten(0, 1), weight, p["batch"], True, **settings))
 
 
 def _blockscale(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
@@ -425,12 +392,12 @@ def _blockscale(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tenso
 
 _CALLS: dict[str, Callable[..., Made]] = {
     "mm": _mm,
-    "mm_fp8": _mm_fp8,
+    "mm_fp8": _scaled,
     "groupwise": _groupwise,
     "grouped": _grouped,
     "mm_mxfp8": _blocks,
     "mm_fp4": _blocks,
-    "bmm": _bmm,
+    "bmm": _scaled,
     "segment": _segment,
     "blockscale": _blockscale,
 }
@@ -444,31 +411,26 @@ def _of(module: Any, name: str) -> Callable[..., Any]:
     return found
 
 
+GENERATORS = {
+    "router": "dsv3_optimizations.gen_dsv3_router_gemm_module",
+    "tinygemm": "tinygemm2.gen_tinygemm2_module",
+    "cublaslt": "gemm.gen_mm_bf16_cublaslt_module",
+    "cutlass": "gemm.gen_gemm_sm100_module_cutlass_bf16",
+    "cublas": "gemm.gen_gemm_module",
+    "sm80": "gemm.gen_gemm_module",
+    "sm90": "gemm.gen_gemm_sm90_module",
+    "deepgemm": "gemm.gen_fp8_blockscale_gemm_sm90_module",
+}
+
+
 def modules(p: Params) -> list[Any]:
     """JIT modules of the point; needs FlashInfer and an arch list, but no GPU. cuDNN builds its own at the first call,
     and of products in blocks each GPU has another."""
-    from flashinfer.jit import gemm
-
-    if p["dtype"] in BLOCK_ELEMENTS:
+    module, _, name = GENERATORS.get(p["backend"], "").rpartition(".")
+    if p["dtype"] in BLOCK_ELEMENTS or not name:
         return []
-
-    if p["backend"] == "router":
-        from flashinfer.jit.dsv3_optimizations import gen_dsv3_router_gemm_module
-
-        return [gen_dsv3_router_gemm_module()]
-    if p["backend"] == "tinygemm":
-        from flashinfer.jit.tinygemm2 import gen_tinygemm2_module
-
-        return [gen_tinygemm2_module()]
-    name = {
-        "cublaslt": "gen_mm_bf16_cublaslt_module",
-        "cutlass": "gen_gemm_sm100_module_cutlass_bf16",
-        "cublas": "gen_gemm_module",
-        "sm80": "gen_gemm_module",
-        "sm90": "gen_gemm_sm90_module",
-        "deepgemm": "gen_fp8_blockscale_gemm_sm90_module",
-    }.get(p["backend"])
-    generate = getattr(gemm, name, None) or getattr(gemm.core, name, None) if name else None
+    found = import_module(f"flashinfer.jit.{module}")
+    generate = getattr(found, name, None) or getattr(getattr(found, "core", None), name, None)
     return [generate()] if generate else []
 
 
@@ -522,7 +484,8 @@ TARGET = Target(
     small={"batch": 1, "m": 64},
     id=point_id,
     unable=unable,
-    free=free,
+    # where FlashInfer's default is among those that are measured
+    free=lambda p: {"backend": default} if (default := CALLS[p["variant"]].default) else {},
     asked=lambda p: {"run": {"backend": p["backend"]}},
     tuned=tuned,
     backends=tuple(dict.fromkeys(one for call in CALLS.values() for one in call.backends)),

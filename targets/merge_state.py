@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
-from ncuflow.target.launch import Inputs, Launch, Params, Tensor
+from ncuflow.target.launch import Inputs, Launch, Params, Tensor, returning
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
 from ncuflow.target.workload import Block, EngineCall, Workload, element
@@ -52,23 +53,18 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     rows = inputs.rows(p["seq_len"], max(2, CHECKED_ELEMENTS // (n * size[0] * size[1])))
     v = inputs.normal(*shape, dtype=torch_dtype(p["dtype"]))
     s = inputs.normal(*shape[:-1], dtype=torch.float32) * 2
-    last: dict[str, tuple[Tensor, ...]] = {"merged": ()}
     two: list[Tensor] = []
+    call = partial(flashinfer.merge_states, v, s)
     if p["variant"] == "merge_state":
         two = [t for i in range(2) for t in (v[:, i].contiguous(), s[:, i].contiguous())]
-
-    def run() -> None:
-        if p["variant"] == "merge_state":
-            last["merged"] = flashinfer.merge_state(*two)
-        else:
-            last["merged"] = flashinfer.merge_states(v, s)
-
+        call = partial(flashinfer.merge_state, *two)
+    run, merged = returning(call)
     return Launch(
         run=run,
-        output=lambda: tuple(t[rows] for t in last["merged"]),
+        output=lambda: tuple(t[rows] for t in merged()),
         reference=lambda: reference.merge_states(v[rows], s[rows]),
         tolerance=TOLERANCE[p["dtype"]],
-        buffers=lambda: last["merged"],
+        buffers=merged,
         allocates=True,
         extremes={
             "finite sums far below 0": lambda: _shift(s, two),

@@ -119,13 +119,6 @@ def asked(p: Params) -> dict[str, Params]:
     return {"wrapper": {"backend": p["backend"]}}
 
 
-def modules(p: Params) -> list[Any]:
-    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU."""
-    from flashinfer.jit import attention
-
-    return [attention.gen_batch_mla_module(*module_arguments(p))]
-
-
 def module_arguments(p: Params) -> tuple[Any, ...]:
     """What FlashInfer's generator and cached getter of the module take."""
     import torch
@@ -231,10 +224,7 @@ TARGET = Target(
         takes=takes,
         calls=(EngineCall("flashinfer.mla._batch_mla._wrapper", _WRAPPER, called, plan="plan"),),
     ),
-    build=Build(
-        generate=modules,
-        jit=(Jit("mla", _GETTER, module_arguments, {"backend": "fa2"}),),
-    ),
+    build=Build(jit=(Jit("mla", _GETTER, module_arguments, {"backend": "fa2"}),)),
     source=Source(
         api={
             "python": "flashinfer.mla.BatchMLAPagedAttentionWrapper",

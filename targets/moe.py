@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,7 +33,8 @@ ROUNDED_INSIDE = 6e-2
 MONO = {"experts": 256, "hidden": 2048, "intermediate": 512}  # the one shape of mono_moe
 MONO_TOKENS = 8
 TORCH = "torch"
-_BF16, _BOTH = ("bf16",), ("bf16", FP8)
+ITEMS = {"bf16": 2, FP8: 1}  # bytes of an element of the weights
+_BF16, _BOTH = ("bf16",), tuple(ITEMS)
 _TUNED = ("cutlass", "cute-dsl")  # of which FlashInfer's tuner chooses tactics
 
 
@@ -123,13 +125,12 @@ def work(p: Params) -> Work:
     scales = 4 * 3 * used * size // BLOCK**2 if p["dtype"] == FP8 else 0
     return Work(
         flops=6 * rows * size,
-        bytes=3 * used * size * _item(p) + scales + rows * 8 + p["tokens"] * p["hidden"] * 4,
+        bytes=3 * used * size * ITEMS[p["dtype"]]
+        + scales
+        + rows * 8
+        + p["tokens"] * p["hidden"] * 4,
         convention="ncuflow: 6*H*I a token and expert; the weights of experts that have a token once, tokens in and out",
     )
-
-
-def _item(p: Params) -> int:
-    return 1 if p["dtype"] == FP8 else 2
 
 
 def routed(p: Params, inputs: Inputs) -> Tensor:
@@ -150,17 +151,15 @@ class Weights(NamedTuple):
     gate: Tensor
     up: Tensor
     down: Tensor
-    scales: tuple[Tensor, Tensor, Tensor] | None
+    scales: list[Tensor] | None
 
-    def expert(self, e: int) -> tuple[Tensor, Tensor, Tensor]:
+    def expert(self, e: int) -> tuple[Tensor, ...]:
         """The three matrices of an expert, in float32."""
-        found = []
-        for place, matrix in enumerate(self[:3]):
-            values = matrix[e].float()
-            if self.scales is not None:
-                values = reference.scaled(values, self.scales[place][e], BLOCK)
-            found.append(values)
-        return found[0], found[1], found[2]
+        values = [matrix[e].float() for matrix in self[:3]]
+        if self.scales is None:
+            return tuple(values)
+        each = zip(values, self.scales, strict=True)
+        return tuple(reference.scaled(one, scales[e], BLOCK) for one, scales in each)
 
 
 def weights(p: Params, inputs: Inputs) -> Weights:
@@ -175,18 +174,12 @@ def weights(p: Params, inputs: Inputs) -> Weights:
             one = inputs.normal(experts, rows, columns, dtype=torch.bfloat16)
             made.append(one.mul_(columns**-0.5))
             continue
-        found = [
-            scaled(
-                inputs.normal(rows, columns, dtype=torch.bfloat16) * columns**-0.5, (BLOCK, BLOCK)
-            )
-            for _ in range(experts)
-        ]
-        made.append(
-            torch.stack([one.elements.view(torch.uint8) for one in found]).view(torch.float8_e4m3fn)
-        )
+        each = (inputs.normal(rows, columns, dtype=torch.bfloat16) for _ in range(experts))
+        found = [scaled(one * columns**-0.5, (BLOCK, BLOCK)) for one in each]
+        elements = torch.stack([_bits(one.elements) for one in found])
+        made.append(elements.view(torch.float8_e4m3fn))
         scales.append(torch.stack([one.scales for one in found]))
-    kept = (scales[0], scales[1], scales[2]) if scales else None
-    return Weights(made[0], made[1], made[2], kept)
+    return Weights(made[0], made[1], made[2], scales or None)
 
 
 def prepare(p: Params, seed: int = 0) -> Launch:
@@ -216,20 +209,16 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     )
 
 
+@dataclass
 class Layer:
     """What a call is given. share: float32 [tokens, top_k], which a call that routes itself replaces by its own."""
 
-    def __init__(
-        self, p: Params, x: Tensor, chosen: Tensor, share: Tensor, held: Weights, out: Tensor
-    ) -> None:
-        self.p, self.x, self.chosen, self.share, self.held, self.out = (
-            p,
-            x,
-            chosen,
-            share,
-            held,
-            out,
-        )
+    p: Params
+    x: Tensor
+    chosen: Tensor
+    share: Tensor
+    held: Weights
+    out: Tensor
 
 
 Call = tuple[Callable[[], Tensor], dict[str, Any]]
@@ -392,10 +381,7 @@ TARGET = Target(
         "top_k": 2,  # experts of a token
         "hidden": 4096,
         "intermediate": 14336,  # of an expert
-        "dtype": (
-            "bf16",
-            FP8,
-        ),  # of the weights; fp8: a scale for 128 x 128, activations rounded by the call
+        "dtype": _BOTH,  # of the weights; fp8: a scale for 128 x 128, activations rounded by the call
         "spread": ("even", "zipf", "one"),  # how tokens fall on experts; one: all on the same
         "backend": tuple(ENGINES),
         "tactics": ("default", "tuned"),  # of its products
@@ -414,7 +400,7 @@ TARGET = Target(
     backends=tuple(one.backend for one in ENGINES.values()),
     stops_tracing=lambda p: None,
     memory=lambda p: (
-        3 * p["experts"] * p["hidden"] * p["intermediate"] * (_item(p) * 2 + 1)
+        3 * p["experts"] * p["hidden"] * p["intermediate"] * (ITEMS[p["dtype"]] * 2 + 1)
         + 40 * p["tokens"] * p["top_k"] * p["hidden"]
     ),
     work=work,

@@ -12,7 +12,7 @@ from ncuflow.target import attention, reference
 from ncuflow.target.attention import plan_info
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, PageTable, page_table, torch_dtype
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, returning
 from ncuflow.target.source import Build, Jit, Source, Symbol, no_backend, symbols
 
 _KERNEL = Symbol("PODWithKVCacheTensorKernel", "attention/pod.cuh")
@@ -77,21 +77,17 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     k, v = (inputs.normal(*shape, dtype=dtype) for _ in range(2))
     make = _together if p["variant"] == "pod" else _apart
     decode, plan, attend = make(p, queries, chunk, (k, v), table)
-    last: dict[str, tuple[Tensor, ...]] = {}
-
-    def run() -> None:
-        last["out"] = attend()
-
+    run, outputs = returning(attend)
     plan()
     return Launch(
         run=run,
-        output=lambda: last["out"],
+        output=outputs,
         reference=lambda: (
             expected_chunk(queries[0], *chunk),
             attention.decoded(queries[1], k, v, table),
         ),
         tolerance=TOLERANCE[p["dtype"]],
-        buffers=lambda: last["out"],
+        buffers=outputs,
         allocates=True,
         plan=plan,
         info=plan_info(decode),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -137,6 +137,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     with its first and last row: a full float32 reference of 16k tokens would take longer than the
     measurements. Every other row must be finite (the output is poisoned with NaN first).
     """
+    import flashinfer
     import torch
 
     inputs = Inputs(TARGET.point_id(p), seed)
@@ -144,19 +145,40 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     rows = sum(lengths(p, "seq_len"))
     q = inputs.normal(rows, p["qo_heads"], p["head_dim"], dtype=dtype)
     out = torch.empty(q.shape, dtype=attention.out_dtype(p), device=q.device)
-    attend = _paged if p["layout"] == "paged" else _ragged
-    wrapper, plan, run, keys_values, extremes = attend(p, inputs, q, out)
+    paged, found = p["layout"] == "paged", kv_lengths(p)
+    table = page_table(inputs, p["batch"], found, p["page_size"]) if paged else None
+    pages = (len(table.indices), p["page_size"]) if table else (sum(found),)
+    k, v = (attention.cache(p, inputs, *pages, p["kv_heads"], p["head_dim"]) for _ in range(2))
+    indptr, kv_indptr = (_indptr(each, q.device) for each in (lengths(p, "seq_len"), found))
+    where = table.planned if table else (kv_indptr,)
+    kind = f"BatchPrefillWith{'Paged' if paged else 'Ragged'}KVCacheWrapper"
+    wrapper = getattr(flashinfer, kind)(attention.workspace(q), "NHD", **asked(p)["wrapper"])
+    sizes, settings = attention.sizes(p)[: 4 if paged else 3], _settings(p, q)
+    caches = ((k.held, v.held),) if paged else (k.held, v.held)
+    given = (q, *caches, *_scales(p, q))
+    factors = attention.scale_factors(k, v)
+
+    def plan() -> None:
+        wrapper.plan(indptr, *where, *sizes, **settings)
+
+    def keys_values(sequence: int) -> tuple[Tensor, ...]:
+        if table:
+            return tuple(table.gather(of.values, sequence, sequence + 1)[0] for of in (k, v))
+        tokens = slice(*kv_indptr[sequence : sequence + 2].tolist())
+        return k.values[tokens], v.values[tokens]
+
     plan()
     chosen = _checked(p, q.device)
     return Launch(
-        run=run,
+        run=lambda: wrapper.run(*given, out=out, **factors),
         output=lambda: (out[torch.cat(chosen)],),
         reference=lambda: (_reference(p, q, chosen, keys_values),),
         tolerance=FP8_TOLERANCE if p["dtype"] == FP8 else TOLERANCE[p["dtype"]],
         buffers=lambda: (out,),
         plan=plan,
         info=plan_info(wrapper),
-        extremes=extremes,
+        # those of contiguous keys and values are not
+        extremes=attention.extremes(p, q, k, v, table) if table else {},
     )
 
 
@@ -193,57 +215,6 @@ def _indptr(found: list[int], device: Any) -> Tensor:
     import torch
 
     return torch.tensor([0, *accumulate(found)], dtype=torch.int32, device=device)
-
-
-# (wrapper, plan, run, keys and values of a sequence, extreme inputs)
-Made = tuple[Any, Callable[[], None], Callable[[], None], Callable[[int], Any], dict[str, Any]]
-
-
-def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> Made:
-    """Over a shuffled page table."""
-    from flashinfer import BatchPrefillWithPagedKVCacheWrapper
-
-    table = page_table(inputs, p["batch"], kv_lengths(p), p["page_size"])
-    shape = (len(table.indices), p["page_size"], p["kv_heads"], p["head_dim"])
-    k, v = (attention.cache(p, inputs, *shape) for _ in range(2))
-    wrapper = BatchPrefillWithPagedKVCacheWrapper(
-        attention.workspace(q), "NHD", **asked(p)["wrapper"]
-    )
-    indptr = _indptr(lengths(p, "seq_len"), q.device)
-
-    def plan() -> None:
-        wrapper.plan(indptr, *table.planned, *attention.sizes(p), **_settings(p, q))
-
-    def keys_values(sequence: int) -> tuple[Tensor, ...]:
-        return tuple(table.gather(of.values, sequence, sequence + 1)[0] for of in (k, v))
-
-    def run() -> None:
-        wrapper.run(q, (k.held, v.held), *scales, out=out, **attention.scale_factors(k, v))
-
-    scales = _scales(p, q)
-    return wrapper, plan, run, keys_values, attention.extremes(p, q, k, v, table)
-
-
-def _ragged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> Made:
-    """Over contiguous keys and values; no inputs of these are extreme."""
-    from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
-
-    shape = (sum(kv_lengths(p)), p["kv_heads"], p["head_dim"])
-    k, v = (inputs.normal(*shape, dtype=attention.kv_dtype(p)) for _ in range(2))
-    wrapper = BatchPrefillWithRaggedKVCacheWrapper(
-        attention.workspace(q), "NHD", **asked(p)["wrapper"]
-    )
-    indptr, kv_indptr = (_indptr(f, q.device) for f in (lengths(p, "seq_len"), kv_lengths(p)))
-
-    def plan() -> None:
-        wrapper.plan(indptr, kv_indptr, *attention.sizes(p)[:3], **_settings(p, q))
-
-    def keys_values(sequence: int) -> tuple[Tensor, Tensor]:
-        tokens = slice(*kv_indptr[sequence : sequence + 2].tolist())
-        return k[tokens], v[tokens]
-
-    scales = _scales(p, q)
-    return wrapper, plan, lambda: wrapper.run(q, k, v, *scales, out=out), keys_values, {}
 
 
 def _checked(p: Params, device: Any) -> list[Tensor]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
-from ncuflow.target.launch import Inputs, Launch, Params, Tensor
+from ncuflow.target.launch import Inputs, Launch, Params, Tensor, returning
 from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
 from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
 from ncuflow.target.workload import Block, Definition, EngineCall, Entry, Routine, Workload
@@ -78,19 +78,14 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     function = getattr(flashinfer, name, None) or getattr(flashinfer.sampling, name)
     arguments = [p[limit] if limit == "top_k" else p[limit] / 100 for limit in limits]
     settings = {"filter_apply_order": "joint"} if p["variant"] == "top_k_top_p" else {}
-    last: dict[str, tuple[Tensor, ...]] = {"out": ()}
-
-    def run() -> None:
-        found = function(source, *arguments, **settings)
-        last["out"] = tuple(found) if isinstance(found, (tuple, list)) else (found,)
-
-    output, expected = _compared(p, source, last)
+    run, returned = returning(partial(function, source, *arguments, **settings))
+    output, expected = _compared(p, source, returned)
     return Launch(
         run=run,
         output=output,
         reference=expected,
         tolerance=TOLERANCE,
-        buffers=lambda: last["out"],
+        buffers=returned,
         allocates=True,
         extremes={
             **(
@@ -136,9 +131,7 @@ def modules(p: Params) -> list[Any]:
 Compared = Callable[[], tuple[Tensor, ...]]
 
 
-def _compared(
-    p: Params, source: Tensor, last: dict[str, tuple[Tensor, ...]]
-) -> tuple[Compared, Compared]:
+def _compared(p: Params, source: Tensor, returned: Compared) -> tuple[Compared, Compared]:
     """(what of the output is compared, with what)."""
     import torch
 
@@ -148,12 +141,12 @@ def _compared(
             return values.sort(dim=-1, descending=True).values[:, : p["top_k"]]
 
         def selected() -> tuple[Tensor, ...]:
-            values, places = last["out"]
+            values, places = returned()
             return first(values), first(source.gather(1, places.long()))
 
         return selected, lambda: (first(source), first(source))
     if p["variant"] == "softmax":
-        return lambda: last["out"], lambda: (reference.softmax(source),)
+        return returned, lambda: (reference.softmax(source),)
     limited = p["variant"].removesuffix("_renorm")
     # A renormalised row is one exact set of tokens: one too many among 4 096 is 0.2 % off.
     slack = 0.0 if limited != p["variant"] else 1e-4
@@ -175,10 +168,10 @@ def _compared(
             found = kept()
             return (found / found.sum(dim=-1, keepdim=True),)
 
-        return lambda: last["out"], renormed
+        return returned, renormed
 
     def drawn() -> tuple[Tensor, ...]:
-        token = last["out"][0].long()[:, None]
+        token = returned()[0].long()[:, None]
         inside = (token >= 0) & (token < p["vocab"])
         share = kept().gather(1, token.clamp(0, p["vocab"] - 1))
         return (((share > NEVER) & inside).float(),)

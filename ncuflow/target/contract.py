@@ -296,7 +296,8 @@ class Target:
         if "jit" not in self.source.api:
             return []
         module, _, name = self.source.api["jit"].rpartition(".")
-        return [getattr(importlib.import_module(module), name)()]
+        arguments = self.build.jit[0].arguments(p) if self.build.jit else ()
+        return [getattr(importlib.import_module(module), name)(*arguments)]
 
 
 def known() -> dict[str, Target]:

@@ -105,6 +105,18 @@ class Inputs:
         return chosen.unique()
 
 
+def returning(
+    call: Callable[[], Any],
+) -> tuple[Callable[[], None], Callable[[], tuple[Tensor, ...]]]:
+    """(run, what its last call returned) of a call that allocates its outputs."""
+    last: list[Any] = [()]
+
+    def run() -> None:
+        last[0] = call()
+
+    return run, lambda: tuple(last[0]) if isinstance(last[0], tuple | list) else (last[0],)
+
+
 def captured(run: Callable[[], None]) -> Callable[[], None]:
     """Replay of ``run`` captured in a CUDA graph, after a warm-up on a side stream."""
     import torch

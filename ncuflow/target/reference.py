@@ -165,7 +165,7 @@ def experts(
     x: Tensor,
     chosen: Tensor,
     share: Tensor,
-    matrices: Callable[[int], tuple[Tensor, Tensor, Tensor]],
+    matrices: Callable[[int], tuple[Tensor, ...]],
 ) -> Tensor:
     """Tokens x [n, hidden] through their experts ``chosen`` [n, k], each result times its share [n, k], summed.
 

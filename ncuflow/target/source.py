@@ -127,7 +127,7 @@ class CuteKernel(NamedTuple):
 class Build:
     """How a target is compiled.
 
-    generate  JIT modules (JitSpec) of a point; the JIT generator of ``Source.api``, called alone, unless given
+    generate  JIT modules (JitSpec) of a point; that of ``Source.api``, given what the first of ``jit`` is, unless given
     cute      the kernel that FlashInfer has CuTe DSL compile for a point on a compute capability
     jit       modules whose compilation is measured
     early     its points are profiled as their modules stand, while others are compiled, and compared with their references
