@@ -23,8 +23,11 @@ from ncuflow.target.contract import known, load
 # Enough of torch that a call can be in a range: what was pushed is printed, and so is what was called in it.
 TORCH = """
 from types import SimpleNamespace as N
-depth, profiling = [], False
-def push(text): depth.append(text); print("push", text)
+depth, profiling, tool = [], False, True
+def push(text):
+    depth.append(text)
+    print("push", text)
+    return len(depth) - 1 if tool else -2
 def pop(): depth.pop()
 class CUDAGraph:
     def capture_begin(self): print("capture")
@@ -33,11 +36,14 @@ class CUDAGraph:
 def mm(input, mat2): print("mm"); return input
 cuda = N(nvtx=N(range_push=push, range_pop=pop), CUDAGraph=CUDAGraph)
 compiler = N(is_compiling=lambda: False)
-class record_function:
-    def __init__(self, text): self.text = text
-    def __enter__(self): print("record", self.text)
-    def __exit__(self, *error): pass
-autograd = N(_profiler_enabled=lambda: profiling, profiler=N(record_function=record_function))
+def _run_on_profiler_start(): global profiling; profiling = True
+def _run_on_profiler_stop(): global profiling; profiling = False
+profiler = N(_run_on_profiler_start=_run_on_profiler_start, _run_on_profiler_stop=_run_on_profiler_stop)
+autograd = N(
+    _profiler_enabled=lambda: profiling, profiler=profiler,
+    _record_function_with_args_enter=lambda text: print("record", text), _record_function_with_args_exit=lambda record: None,
+)
+def record(wanted): profiler._run_on_profiler_start() if wanted else profiler._run_on_profiler_stop()
 class Tensor:
     def __init__(self, shape, dtype="torch.float16", values=()):
         self.shape, self.dtype, self.values = tuple(shape), dtype, list(values)
@@ -75,9 +81,9 @@ graph = torch.cuda.CUDAGraph()
 graph.capture_begin()
 w.run("captured", None)
 graph.capture_end()
-torch.profiling = True
+torch.record(True)
 w.run("profiled", None)
-torch.profiling = False
+torch.record(False)
 w.plan(T([2], values=[0, 2]), None, T([1], values=[8]), 32, 8, 128, 16, pos_encoding_mode="ROPE_LLAMA")
 w.run("refused", None)
 w.plan(pages, None, last, 32, 8, 128, 16)
@@ -114,11 +120,18 @@ def annotated(engine: Path, *options: str, program: str = "engine.py") -> Simple
     return SimpleNamespace(code=done.returncode, said=done.stdout.splitlines(), told=done.stderr)
 
 
+def ranges(done: SimpleNamespace) -> list[str]:
+    """What was pushed or recorded, without what asks whether anything takes it."""
+    told = [line for line in done.said if line.startswith(("push", "record"))]
+    assert told.pop(0) == "push ncuflow annotate"
+    return told
+
+
 def test_each_call_is_in_a_range_that_step_reads(engine: Path, tmp_path: Path) -> None:
     done = annotated(engine, "--workload", str(tmp_path / "called"))
     assert done.code == 0, done.told
     decode = "decode(batch=3, kv_len=21, lengths=2x24_1x16, qo_heads=32, kv_heads=8, head_dim=128, dtype=f16, "
-    pushed = [line for line in done.said if line.startswith(("push", "record"))]
+    pushed = ranges(done)
     assert [one.partition(" ")[2][: len(decode)] for one in pushed[:3]] == [decode] * 3
     assert [one.split()[0] for one in pushed] == ["push", "push", "record", "push", "push"]
     assert pushed[3:] == ["push rmsnorm(variant=rmsnorm, rows=128, hidden=4096, dtype=bf16)"] * 2
@@ -146,6 +159,63 @@ def test_what_is_captured_is_in_ranges_where_that_is_asked_for(engine: Path) -> 
     assert sum(line.startswith("push decode") for line in done.said) == 3
 
 
+IDLE = """
+import inspect
+import torch
+torch.tool = False
+import flashinfer
+from flashinfer import rmsnorm
+T, W = torch.Tensor, flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper
+w, x = W(), T([64, 4096])
+held, graph = w.run, torch.cuda.CUDAGraph()
+plan = lambda pages: w.plan(T([2], values=[0, pages]), None, T([1], values=[8]), 32, 8, 128, 16)
+own = [one.__code__ for one in (rmsnorm, W.run, torch.cuda.CUDAGraph.replay)]
+assert all(one.co_filename != "<string>" for one in own)
+def calls():
+    assert rmsnorm(x, None) is x and held("q", None) == "q"
+plan(1)
+graph.capture_begin()
+calls()
+graph.capture_end()
+plan(2)
+calls()
+graph.replay()
+print("begins")
+torch.record(True)
+calls()
+graph.replay()
+assert str(inspect.signature(rmsnorm)) == "(input, weight, eps=1e-06, *, out=None)"
+torch.record(False)
+print("ended")
+calls()
+graph.replay()
+assert own == [one.__code__ for one in (rmsnorm, W.run, torch.cuda.CUDAGraph.replay)]
+"""
+
+
+def test_calls_are_what_they_were_while_nothing_records(engine: Path) -> None:
+    """Whoever holds them: a name of the engine's, a bound method. What was planned before has its shape."""
+    (engine / "flashinfer/norm/__init__.py").write_text(
+        "def made(scale):\n"
+        "    def rmsnorm(input, weight, eps=1e-6, *, out=None):\n"
+        "        assert scale == eps * 1e6 and out is None\n"
+        "        return input\n"
+        "    return rmsnorm\n"
+        "rmsnorm = made(1.0)\n"
+    )
+    (engine / "engine.py").write_text(IDLE)
+    done = annotated(engine)
+    assert done.code == 0, done.told
+    told = ranges(done)
+    assert [one.split("(")[0] for one in told] == [
+        "record rmsnorm", "record decode", "record replay of ab; a rmsnorm"
+    ]  # fmt: skip
+    assert "kv_len=24" in told[1] and "kv_len=24" in told[2]
+    assert done.said.index("begins") < done.said.index(told[0])
+    assert done.said.index(told[-1]) < done.said.index("ended")
+    assert "4 calls in ranges" in done.told
+
+
 GRAPH = """
 import torch, flashinfer
 from flashinfer import rmsnorm
@@ -166,9 +236,9 @@ torch.mm(x, weight)
 plan(8)
 graph.replay()
 plan(9)
-torch.profiling = True
+torch.record(True)
 graph.replay()
-torch.profiling = False
+torch.record(False)
 w._plan_info = [1]  # planned by a function of the engine's
 graph.replay()
 """
@@ -178,12 +248,12 @@ def test_a_replay_says_what_was_captured_and_planned_since(engine: Path, tmp_pat
     (engine / "engine.py").write_text(GRAPH)
     done = annotated(engine, "--workload", str(tmp_path / "called"))
     assert done.code == 0, done.told
-    ranges = [line for line in done.said if line.startswith(("push", "record"))]
-    assert [one.partition(";")[0] for one in ranges] == [
+    told = ranges(done)
+    assert [one.partition(";")[0] for one in told] == [
         "push replay of abcabc", "record replay of abcabc", "push replay of abcabc"
     ]  # fmt: skip
     assert done.said.count("mm") == 4 and done.said.count("replay") == 3
-    told = [list(replayed(one.partition(" ")[2])) for one in ranges]
+    told = [list(replayed(one.partition(" ")[2])) for one in told]
     norm = "rmsnorm(variant=rmsnorm, rows=1, hidden=4096, dtype=bf16)"
     product = "gemm(variant=mm, m=1, n=6144, k=4096, dtype=bf16)"
     assert told[0][:2] == [norm, product] and told[0][:3] == told[0][3:]
@@ -234,6 +304,10 @@ def test_an_engine_runs_whatever_becomes_of_its_ranges(engine: Path) -> None:
     done = annotated(engine)
     assert done.code == 7 and "1" in done.said
     assert "without a range, 1 times: rmsnorm: KeyError: 'input'" in done.told
+    (engine / "torch.py").write_text(TORCH.replace("_with_args_", "_otherwise_"))  # a later torch's
+    done = annotated(engine)
+    assert done.code == 7 and "1" in done.said
+    assert "ncuflow annotate: flashinfer.norm: AttributeError" in done.told
     (engine / "yaml.py").write_text("raise ImportError('no yaml here')")
     done = annotated(engine)
     assert done.code != 0  # ncuflow itself has none

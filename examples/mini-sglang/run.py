@@ -2,19 +2,18 @@
 
     python run.py build [--source DIR]               # compile its kernels side by side
     python run.py run --out FOLDER [--source DIR] [--steps decode,graph,prefill,extend] [--profile torch]
-    python run.py turns --out FOLDER [--source DIR] --change annotated,fa3,nosplit [--steps graph,prefill]
+    python run.py turns --out FOLDER [--source DIR] --change annotated,recorded,fa3,nosplit [--steps graph,prefill]
 
 The engine is fetched from GitHub, or lies in DIR, and stays as it is. "decode" steps are launched one by one, "graph" steps are
 replays of a CUDA graph, "extend" are prompts whose beginning is in the cache; the engine never mixes prompts and decodes.
 FOLDER/truth.json has the sequences of each step: tokens that are new, and all. "turns" times steps with a change and without, in
-turns: "annotated" needs `ncuflow step annotate -- python run.py turns …`; of prefills alone, "fa3" is FlashInfer's other backend
-and "nosplit" its fa2 with disable_split_kv.
+turns: "annotated" needs `ncuflow step annotate -- python run.py turns …`, "recorded" is that while torch's profiler records both
+sides; of prefills alone, "fa3" is FlashInfer's other backend and "nosplit" its fa2 with disable_split_kv.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import gzip
 import importlib
 import json
@@ -26,10 +25,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 REPOSITORY = "https://github.com/sgl-project/mini-sglang"
@@ -38,6 +37,7 @@ STEPS = ("decode", "graph", "prefill", "extend")
 PROMPTS = (4096, 2048, 1024, 512, 512)  # tokens of those of a prefill
 PREFIX, REST, SHARING = 2048, 256, 4  # of those of an extend: cached tokens, new ones, prompts
 LONGEST = 16384
+LEAST = 8  # turns
 # Of these the engine imports its sockets and their messages, which it uses for other processes alone.
 UNUSED = ("msgpack", "zmq", "zmq.asyncio")
 
@@ -202,7 +202,6 @@ def build(args: argparse.Namespace) -> None:
     )
     jobs: list[Callable[[], Any]] = [
         lambda: primary("fa2", *heads).build_and_load(),
-        lambda: modules.gen_batch_prefill_module("fa3", *heads).build_and_load(),
         lambda: activation.gen_act_and_mul_module("silu").build_and_load(),
         lambda: norm.gen_norm_module().build_and_load(),
         lambda: rope.gen_rope_module().build_and_load(),
@@ -212,6 +211,8 @@ def build(args: argparse.Namespace) -> None:
     ]
     if args.temperature > 0:
         jobs.append(lambda: sampling.gen_sampling_module().build_and_load())
+    if "fa3" in args.change:
+        jobs.append(lambda: modules.gen_batch_prefill_module("fa3", *heads).build_and_load())
     began = time.monotonic()
 
     def timed(job: Callable[[], Any]) -> float:
@@ -247,8 +248,7 @@ def profiled(wanted: bool, path: Path) -> Iterator[None]:
         yield
         torch.cuda.synchronize()
         return
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities, record_shapes=True) as profile:
+    with recorder() as profile:
         yield
         torch.cuda.synchronize()
     profile.export_chrome_trace(str(path))
@@ -257,37 +257,52 @@ def profiled(wanted: bool, path: Path) -> Iterator[None]:
     path.unlink()
 
 
+def recorder() -> Any:
+    """torch's profiler, with shapes."""
+    from torch.profiler import ProfilerActivity, profile
+
+    return profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True)
+
+
 def turns(args: argparse.Namespace) -> None:
     """Times of steps with a change and without, in turns: until the GPU is done, for each step."""
     engine, found = Engine(args), {}
     engine.start()
     for name in args.change.split(","):
-        change = annotated() if name == "annotated" else prefills(engine, name)
-        for kind in args.steps.split(",") if name == "annotated" else ("prefill",):
+        ours, recorded = name in ("annotated", "recorded"), name == "recorded"
+        change = annotated() if ours else prefills(engine, name)
+        for kind in args.steps.split(",") if ours else ("prefill",):
             engine.ready(kind)
-            times = pairs(engine, kind, change, args)
+            with recorder() if recorded else nullcontext():
+                times = pairs(engine, kind, change, args, args.seconds / (4 if recorded else 1))
             changes = [changed / base - 1 for base, changed in zip(*times.values(), strict=True)]
             base, changed = (statistics.median(own) for own in times.values())
             low, high = interval(changes)
             said = f"{statistics.median(changes):+.2%}, {low:+.2%} to {high:+.2%} of {len(changes)} pairs"
             print(f"{name}, {kind}: {base:.1f} us, changed {changed:.1f} us, {said}", flush=True)
             found[f"{name}, {kind}"] = times
-        change(False)
+        change(ours)
     write(args.out / f"turns{args.tag}.json", args, times=found)
     engine.llm.shutdown()
 
 
 def pairs(
-    engine: Engine, kind: str, change: Callable[[bool], None], args: argparse.Namespace
+    engine: Engine,
+    kind: str,
+    change: Callable[[bool], None],
+    args: argparse.Namespace,
+    seconds: float,
 ) -> dict[str, list[float]]:
-    """us of a step, without the change and with it, turn by turn."""
+    """us of a step, without the change and with it, turn by turn for so many seconds."""
     times: dict[str, list[float]] = {"base": [], "changed": []}
-    for turn in range(args.turns + 2):
+    began, turn = time.monotonic(), 0
+    while time.monotonic() - began < seconds or turn < LEAST:
         for side in ("base", "changed") if turn % 2 else ("changed", "base"):
             change(side == "changed")
-            us = block(engine, kind, args.repeat if kind in ("decode", "graph") else 2)
+            us = block(engine, kind, args.repeat if kind in ("decode", "graph") else 1)
             if turn > 1:  # in the first two something may yet be loaded
                 times[side].append(round(us, 1))
+        turn += 1
     return times
 
 
@@ -311,32 +326,12 @@ def interval(pairs: list[float]) -> tuple[float, float]:
 
 
 def annotated() -> Callable[[bool], None]:
-    """Takes FlashInfer's calls as `ncuflow step annotate` wrapped them, or as they were."""
-    importlib.import_module("minisgl.llm")
-    found = []
-
-    def change(wrapped: bool) -> None:
-        if not found:
-            found.extend(_wrapped())
-            print(f"{len(found)} places hold a call that is wrapped", flush=True)
-        for holder, name, mine in found:
-            setattr(holder, name, mine if wrapped else mine.__wrapped__)
-
-    return change
-
-
-def _wrapped() -> Iterator[tuple[Any, str, Any]]:
-    """Classes, modules and the engine's objects that hold a call that is wrapped, and by which name."""
-    for holder in gc.get_objects():
-        ours = isinstance(holder, (type, ModuleType)) or type(holder).__module__.startswith(
-            "minisgl"
-        )
-        for name, value in (
-            list(vars(holder).items()) if ours and hasattr(holder, "__dict__") else ()
-        ):
-            wrapped = isinstance(value, FunctionType) and hasattr(value, "__wrapped__")
-            if wrapped and value.__code__.co_filename.endswith("ncuflow/step/annotate.py"):
-                yield holder, name, value
+    """Takes FlashInfer's calls as `ncuflow step annotate` has them, or as FlashInfer has."""
+    ours = sys.modules.get("ncuflow.step.annotate")
+    if ours is None or ours.installed is None:
+        raise SystemExit("error: ncuflow step annotate -- python run.py turns … has such calls")
+    turn: Callable[[bool], None] = ours.installed.turn
+    return turn
 
 
 def prefills(engine: Engine, name: str) -> Callable[[bool], None]:
@@ -378,13 +373,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--steps", default=",".join(STEPS), help="kinds, separated by commas")
     parser.add_argument("--repeat", type=int, default=4, help="steps of each kind, or of each turn")
-    parser.add_argument("--turns", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=15, help="of the turns of a kind of steps")
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--batch", type=int, default=60, help="sequences that are decoded")
     parser.add_argument("--context", type=int, default=2048, help="tokens of each, in the mean")
     parser.add_argument("--answers", type=int, default=3000, help="tokens that each gets at most")
     parser.add_argument("--pages", type=int, default=400_000, help="tokens of the cache")
-    parser.add_argument("--change", default="annotated", help="annotated, fa3, nosplit")
+    parser.add_argument("--change", default="annotated", help="annotated, recorded, fa3, nosplit")
     parser.add_argument("--temperature", type=float, default=0.6, help="0: the likeliest token")
     parser.add_argument("--profile", choices=("none", "torch"), default="none")
     parser.add_argument("--tag", default="", help="part of the files' names")

@@ -5,6 +5,10 @@ of its processes. From the import of FlashInfer on, the calls that targets decla
 in a range ``TARGET(parameter=value, …)``, of NVTX, or of torch's profiler while that records. What a planned call computes,
 its plan() says: that is read once a plan. What no point of a target is has no range, and the reason is told at the end.
 
+While nothing records and no workload is asked for, FlashInfer's functions are as they were, but for plan(), which keeps its
+arguments: their code is another only from where torch's profiler begins until it ends, or for good under nsys or ncu. What
+torch has compiled of their callers it may compile again then.
+
 Launches that are captured into a CUDA graph are left as they are, unless asked for: a replay launches without these calls.
 What was called in a capture is remembered, torch's products among it, and each replay runs in one range that lists it, of
 planned calls by their latest plan().
@@ -14,7 +18,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import inspect
 import json
 import os
 import string
@@ -27,12 +30,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from types import FunctionType, ModuleType
+from typing import Any
+
+from ncuflow.step.detour import Detour, Handler, Names, Tool
 
 ENGINE, VARIABLE = "flashinfer", "NCUFLOW_ANNOTATE"
 PLAIN, SEVERAL = (int, float, str), (tuple, list)  # bool is an int
-PLANNED, NOTHING = "_plan_info", (None, None)  # where FlashInfer's wrappers keep what plan() made
+PLANNED = "_plan_info"  # where FlashInfer's wrappers keep what plan() made
 CAPTURED = "_ncuflow_captured"  # where a graph keeps what was called in its capture
 REPLAY = "replay of "  # how the range of a replay begins
 LETTERS = string.ascii_letters + string.digits  # of the calls of a replay that are alike
@@ -53,6 +58,9 @@ except Exception as error:  # the engine runs without ranges
 """
 
 
+Planned = Callable[[Any], "Shape | None"]  # what a wrapper planned last
+
+
 @dataclass(eq=False, slots=True)
 class Shape:
     """A shape that was called, and how often: its range, a target and parameters of it."""
@@ -63,26 +71,13 @@ class Shape:
     count: int = 0
 
 
-class Tool(NamedTuple):
-    """What of torch each call asks, looked up once, below the functions of torch's that say it at length: engines make hundreds
-    of calls in each step."""
+@dataclass(eq=False, slots=True)
+class Plan:
+    """What plan() made of a wrapper, its arguments until they are looked at, and the shape that they tell."""
 
-    push: Callable[[str], Any]
-    pop: Callable[[], Any]
-    compiling: Callable[[], bool]
-    profiling: Callable[[], bool]
-    recorded: Callable[[str], Any]
-
-    def run(self, text: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A call in a range."""
-        if self.profiling():
-            with self.recorded(text):
-                return function(*args, **kwargs)
-        self.push(text)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            self.pop()
+    made: Any
+    arguments: Any
+    shape: Shape | None = None
 
 
 class Captured:
@@ -90,13 +85,13 @@ class Captured:
     replayed and where that keeps it."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[Any, str]] = []
+        self.calls: list[tuple[Any, Planned | None]] = []
         self.order = ""  # a letter for each, and by letter the call and how often it is there
-        self.apart: list[tuple[Any, str, int]] = []
+        self.apart: list[tuple[Any, Planned | None, int]] = []
 
-    def add(self, call: Any, kept: str = "") -> None:
-        """Another call. kept: the attribute of a wrapper's shape, "" where the call is a shape."""
-        self.calls.append((weakref.ref(call) if kept else call, kept))
+    def add(self, call: Any, planned: Planned | None = None) -> None:
+        """Another call. planned: tells the shape of a wrapper's; None where the call is a shape."""
+        self.calls.append((weakref.ref(call) if planned else call, planned))
 
     def end(self) -> None:
         """Nothing more is captured."""
@@ -108,20 +103,12 @@ class Captured:
     def text(self) -> str:
         """The range of a replay, whose calls are counted."""
         parts = [f"{REPLAY}{self.order}"]
-        for letter, (call, kept, count) in zip(LETTERS, self.apart, strict=False):
-            shape = _planned_shape(call(), kept) if kept else call
+        for letter, (call, planned, count) in zip(LETTERS, self.apart, strict=False):
+            shape = planned(call()) if planned else call
             if shape is not None:
                 shape.count += count
                 parts.append(f"{letter} {shape.text}")
         return "; ".join(parts)
-
-
-def _planned_shape(wrapper: Any, kept: str) -> Shape | None:
-    """What a wrapper planned last; None where an engine planned since by a function of its own: what such a plan computes is not
-    told."""
-    own = vars(wrapper) if wrapper is not None else {}
-    shape, planned = own.get(kept, NOTHING)
-    return shape if planned is own.get(PLANNED) else None
 
 
 def replayed(text: str) -> Iterator[str]:
@@ -147,35 +134,64 @@ class Annotations:
         self.products: list[
             tuple[Any, str, Any]
         ] = []  # of torch, to be taken in place of what is there
-        self.began = self.swapped = False
+        self.detours: list[Detour] = []
+        self.profilers = 0  # of torch's that record now
+        self.began = self.active = self.swapped = False
         self.written = 0  # calls in the workload
 
     # --- what is called ---------------------------------------------------------------------
 
     @functools.cached_property
     def tool(self) -> Tool:
-        """Of torch, which is imported; graphs are followed from here on."""
+        """Of torch, which is imported; graphs and profilers are followed from here on."""
         import torch
 
-        native = getattr(torch.cuda.nvtx, "_nvtx", None)
-        self._follow(torch.cuda.CUDAGraph)
-        return Tool(
-            getattr(native, "rangePushA", torch.cuda.nvtx.range_push),
-            getattr(native, "rangePop", torch.cuda.nvtx.range_pop),
-            torch.compiler.is_compiling,
-            torch.autograd._profiler_enabled,
-            torch.autograd.profiler.record_function,
-        )
+        tool = Tool.of(torch)
+        self._follow(torch.cuda.CUDAGraph, tool)
+        self._watch(torch.autograd.profiler)
+        return tool
 
-    def _follow(self, graph: Any) -> None:
+    def turn(self, wrapped: bool = True) -> None:
+        """Take FlashInfer's calls elsewhere where that serves anything. wrapped: False leaves all as FlashInfer has it, until
+        this is asked again."""
+        useful = self.folder or self.tool.attached or self.profilers or self.graph is not None
+        self.active = wrapped and bool(useful)
+        for detour in self.detours:
+            detour.take(wrapped if detour.always else self.active)
+
+    def _detour(self, holder: Any, name: str, handler: Any, always: bool = False) -> None:
+        """Take a function of a module or class to what a handler makes of it; always: while nothing records as well."""
+        function = getattr(holder, name)
+        if isinstance(function, FunctionType):
+            self.detours.append(Detour(function, handler, always))
+            self.detours[-1].take(always or self.active)
+        else:
+            taken = handler(function)
+            other = functools.wraps(function)(lambda *args, **kwargs: taken(args, kwargs))
+            setattr(holder, name, other)
+
+    def _watch(self, profiler: Any) -> None:
+        """Know when torch's profiler records. profiler: torch's module."""
+        for name, more in (("_run_on_profiler_start", 1), ("_run_on_profiler_stop", -1)):
+            own = getattr(profiler, name)
+
+            def told(own: Callable[[], Any] = own, more: int = more) -> Any:
+                self.profilers += more
+                self.turn()
+                return own()
+
+            setattr(profiler, name, told)
+
+    def _follow(self, graph: Any, tool: Tool) -> None:
         """Know what a CUDA graph captures, without asking at each call whether one does, and say it when it is replayed. graph:
         torch's class."""
-        begin, end, replay = graph.capture_begin, graph.capture_end, graph.replay
+        begin, end = graph.capture_begin, graph.capture_end
 
         @functools.wraps(begin)
         def capture_begin(mine: Any, *args: Any, **kwargs: Any) -> Any:
             made = begin(mine, *args, **kwargs)
             self.graph = vars(mine)[CAPTURED] = Captured()
+            self.turn()
             self._swap_products(True)
             return made
 
@@ -185,17 +201,20 @@ class Annotations:
                 self._swap_products(False)
                 self.graph.end()
                 self.graph = None
+                self.turn()
             return end(mine, *args, **kwargs)
 
-        @functools.wraps(replay)
-        def replay_in_range(mine: Any) -> Any:
-            captured = vars(mine).get(CAPTURED)
-            if captured is None or not captured.order:
-                return replay(mine)
-            return self.tool.run(captured.text(), replay, (mine,), {})
+        def replay(own: FunctionType) -> Handler:
+            def in_range(args: Any, kwargs: Any) -> Any:
+                captured = vars(args[0]).get(CAPTURED)
+                if captured is None or not captured.order:
+                    return own(*args, **kwargs)
+                return tool.run(captured.text(), own, args, kwargs)
+
+            return in_range
 
         graph.capture_begin, graph.capture_end = capture_begin, capture_end
-        graph.replay = replay_in_range
+        self._detour(graph, "replay", replay)
 
     def _swap_products(self, wrapped: bool) -> None:
         """Put torch's products that are wrapped in place of its own, or back. They stay as they are where torch has compiled
@@ -260,14 +279,17 @@ class Annotations:
         if call.plan:
             self._planned(holder, method, target, call)
         elif call.module.startswith("torch"):
-            self.products.append((holder, method, self._function(function, target, call)))
+            taken = self._function(target, call, function)
+            other = functools.wraps(function)(lambda *args, **kwargs: taken(args, kwargs))
+            self.products.append((holder, method, other))
         else:
-            setattr(holder, method, self._function(function, target, call))
+            self._detour(holder, method, functools.partial(self._function, target, call))
         self.wrapped[target.name] = self.wrapped.get(target.name, 0) + 1
 
     def _begin(self) -> None:
         """Before the first call is wrapped: products of torch's, and what keeps the workload of a process that is ended."""
         self.began, own = True, os._exit
+        self.turn()
         for name in ("torch", "torch.nn.functional"):
             if name in sys.modules:
                 self.wrap(sys.modules[name])
@@ -290,49 +312,60 @@ class Annotations:
             threading.Thread(target=self._keep, name="ncuflow annotate", daemon=True).start()
 
     def _planned(self, holder: Any, method: str, target: Any, call: Any) -> None:
-        """A method that computes what another planned, and that one; both by all names that their class has for them."""
-        annotations, own = self, {name: vars(holder)[name] for name in (method, call.plan)}
-        names = Names(own[call.plan])
-        kept, tool, planner, runner = (
-            f"_ncuflow_{target.name}",
-            self.tool,
-            own[call.plan],
-            own[method],
-        )
+        """A method that computes what another planned, and that one."""
+        annotations, tool, names = self, self.tool, Names(vars(holder)[call.plan])
+        kept = f"_ncuflow_{target.name}"
 
-        @functools.wraps(planner)
-        def plan(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
-            made = planner(wrapper, *args, **kwargs)
-            shape = annotations.shape(target, call, names.of((wrapper, *args), kwargs))
-            vars(wrapper)[kept] = shape, vars(wrapper).get(PLANNED)
-            return made
+        def planned(wrapper: Any) -> Shape | None:
+            own = vars(wrapper) if wrapper is not None else {}
+            plan: Plan | None = own.get(kept)
+            # An engine may have planned since by a function of its own: what such a plan computes is not told.
+            if plan is None or plan.made is not own.get(PLANNED):
+                return None
+            if plan.arguments is not None:
+                args, kwargs = plan.arguments
+                plan.arguments = None
+                plan.shape = annotations.shape(target, call, names.of((wrapper, *args), kwargs))
+            return plan.shape
 
-        @functools.wraps(runner)
-        def run(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
-            shape = None if tool.compiling() else _planned_shape(wrapper, kept)
-            if shape is None:
-                return runner(wrapper, *args, **kwargs)
-            if annotations.graph is not None:
-                annotations.graph.add(wrapper, kept)
-                if not annotations.captured:
-                    return runner(wrapper, *args, **kwargs)
-            else:
-                shape.count += 1
-            return tool.run(shape.text, runner, (wrapper, *args), kwargs)
+        def planner(function: FunctionType) -> Handler:
+            def plan(args: Any, kwargs: Any) -> Any:
+                made = function(*args, **kwargs)
+                wrapper, *rest = args
+                own = vars(wrapper)
+                own[kept] = Plan(own.get(PLANNED), (rest, kwargs))
+                if annotations.active:  # before the engine writes into its tensors again
+                    planned(wrapper)
+                return made
 
-        for name, was in list(vars(holder).items()):
-            if was is planner or was is runner:
-                setattr(holder, name, plan if was is planner else run)
+            return plan
 
-    def _function(self, function: Callable[..., Any], target: Any, call: Any) -> Callable[..., Any]:
+        def runner(function: FunctionType) -> Handler:
+            def run(args: Any, kwargs: Any) -> Any:
+                shape = None if tool.compiling() else planned(args[0])
+                if shape is None:
+                    return function(*args, **kwargs)
+                if annotations.graph is not None:
+                    annotations.graph.add(args[0], planned)
+                    if not annotations.captured:
+                        return function(*args, **kwargs)
+                else:
+                    shape.count += 1
+                return tool.run(shape.text, function, args, kwargs)
+
+            return run
+
+        self._detour(holder, call.plan, planner, always=True)
+        self._detour(holder, method, runner)
+
+    def _function(self, target: Any, call: Any, function: Any) -> Handler:
         """A function whose own arguments tell the shape; told once for arguments of the same shapes."""
         annotations, names, shapes = self, Names(function, call.tells), dict[Any, Shape | None]()
-        push, pop, compiling, profiling, recorded = self.tool
+        run, compiling = self.tool.run, self.tool.compiling
         told = [(names.order.index(name), name) for name in call.tells if name in names.order]
         only, (at, name) = len(told) == 1, told[0] if told else (0, "")
 
-        @functools.wraps(function)
-        def annotated(*args: Any, **kwargs: Any) -> Any:
+        def annotated(args: Any, kwargs: Any) -> Any:
             if compiling():
                 return function(*args, **kwargs)
             n = len(args)
@@ -354,14 +387,7 @@ class Annotations:
                     return function(*args, **kwargs)
             else:
                 shape.count += 1
-            if profiling():
-                with recorded(shape.text):
-                    return function(*args, **kwargs)
-            push(shape.text)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                pop()
+            return run(shape.text, function, args, kwargs)
 
         return annotated
 
@@ -395,9 +421,9 @@ class Annotations:
         kinds = sorted(Counter(one.target for one in called).items())
         told = ", ".join(f"{name} {n} shapes" for name, n in kinds)
         wrapped = ", ".join(sorted(self.wrapped))
+        calls = f"{sum(one.count for one in called)} calls in ranges ({told or 'nothing recorded'})"
         print(
-            f"ncuflow annotate: process {os.getpid()}: {sum(one.count for one in called)} calls in ranges ({told or 'none'}); "
-            f"wrapped: {wrapped or 'nothing'}",
+            f"ncuflow annotate: process {os.getpid()}: {calls}; wrapped: {wrapped or 'nothing'}",
             file=sys.stderr,
         )
         for reason, n in self.refused.most_common(5):
@@ -408,23 +434,6 @@ class Annotations:
                 file=sys.stderr,
             )
         self.write()
-
-
-class Names:
-    """The names of a function's parameters, and their defaults: what binds hundreds of calls a step has to be quick."""
-
-    def __init__(self, function: Callable[..., Any], otherwise: tuple[str, ...] = ()) -> None:
-        self.order, self.defaults = [*otherwise], dict[str, Any]()
-        if inspect.isbuiltin(function):  # has no signature
-            return
-        every = inspect.signature(function).parameters.values()
-        placed = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        self.order = [one.name for one in every if one.kind in placed]
-        self.defaults = {one.name: one.default for one in every if one.default is not one.empty}
-
-    def of(self, args: Any, kwargs: Any) -> dict[str, Any]:
-        """Arguments by name, those of ``**kwargs`` among them."""
-        return {**self.defaults, **dict(zip(self.order, args, strict=False)), **kwargs}
 
 
 def _shape(value: Any) -> Any:
@@ -454,10 +463,18 @@ class Finder:
 
         def exec_module(module: ModuleType) -> None:
             imported(module)
-            self.annotations.wrap(module)
+            try:
+                self.annotations.wrap(module)
+            except (
+                Exception
+            ) as error:  # another torch's, for one: the engine runs without these ranges
+                print(f"ncuflow annotate: {name}: {type(error).__name__}: {error}", file=sys.stderr)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+
+installed: Annotations | None = None  # of this process
 
 
 def install() -> Annotations | None:
@@ -465,8 +482,9 @@ def install() -> Annotations | None:
     asked = os.environ.get(VARIABLE)
     if not asked:
         return None
+    global installed
     settings = json.loads(asked)
-    found = Annotations(settings.get("folder"), bool(settings.get("captured")))
+    found = installed = Annotations(settings.get("folder"), bool(settings.get("captured")))
     sys.meta_path.insert(0, Finder(found))  # type: ignore[arg-type]
     atexit.register(lambda: found.report() if found.wrapped else None)
     return found

@@ -40,8 +40,7 @@ from ncuflow.step.reference import (
     roof_of,
 )
 from ncuflow.step.rows import share_pct
-from ncuflow.step.shapes import KnownFacts, Shape
-from ncuflow.step.stated import REDUCES, Ranges, Stated
+from ncuflow.step.shapes import REDUCES, KnownFacts, Ranges, Shape, Stated
 from ncuflow.target.launch import Params
 from ncuflow.target.rules import Host
 
