@@ -27,25 +27,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 from pydantic import ConfigDict
 
 from ncuflow import answer, expression
-from ncuflow.claims import files
-from ncuflow.claims.decision import (
-    CONFIRMED,
-    DIFFERS,
-    NOT_TESTABLE,
-    REFUTED,
-    VERDICTS,
-    Answer,
-    ClaimCited,
-    Decided,
-    Record,
-    allowed,
-    amount,
-    decide_over,
-    expected,
-    margins,
-    same_gpu,
-    value_at,
-)
+from ncuflow.claims import decision, files
 from ncuflow.claims.evidence import ClaimEvidence, Unanswered, select
 from ncuflow.claims.files import Claim, Decision
 from ncuflow.expression import ExpressionError, evaluate, names, placeholders
@@ -59,7 +41,7 @@ from ncuflow.model import Provenance, Results
 UNDECIDABLE = "No measurement of this pipeline decides it"
 
 
-def judge(claim: Claim, evidence: ClaimEvidence) -> Record:
+def judge(claim: Claim, evidence: ClaimEvidence) -> decision.Record:
     """The record of one claim.
 
     Raises BadInput naming file and claim for an expression or a format that is wrong.
@@ -68,16 +50,20 @@ def judge(claim: Claim, evidence: ClaimEvidence) -> Record:
     try:
         found = _answer(claim, evidence, provenance)
         if isinstance(found, str):
-            return Record(claim, NOT_TESTABLE, f"{found[:1].upper()}{found[1:]}.", None, provenance)
+            return decision.Record(
+                claim, decision.NOT_TESTABLE, f"{found[:1].upper()}{found[1:]}.", None, provenance
+            )
         verdict, why = verdict_of(found, claim, provenance)
         reasons = _reasons(claim, found, verdict, evidence)
     except ExpressionError as error:
         raise BadInput(claim.path, f"claim {claim.id!r}: {error}") from None
     sentences = [s for s in (why, reasons) if s] or [_plain(found)]
-    return Record(claim, verdict, " ".join(sentences), found, provenance)
+    return decision.Record(claim, verdict, " ".join(sentences), found, provenance)
 
 
-def _answer(claim: Claim, evidence: ClaimEvidence, provenance: Provenance | None) -> Decided | str:
+def _answer(
+    claim: Claim, evidence: ClaimEvidence, provenance: Provenance | None
+) -> decision.Decided | str:
     """The first decision that this evidence can make, or why none of them can be made."""
     only = claim.applies.architecture
     if only and provenance and architecture(provenance) != only:
@@ -86,13 +72,15 @@ def _answer(claim: Claim, evidence: ClaimEvidence, provenance: Provenance | None
     for decide in claim.decide:
         try:
             scopes = select(claim, decide, evidence)
-            return decide_over(claim, decide, scopes, evidence.functions(decide.over))
+            return decision.decide_over(claim, decide, scopes, evidence.functions(decide.over))
         except Unanswered as why:
             lacking.append(str(why))
     return "; ".join(dict.fromkeys(lacking)) or UNDECIDABLE
 
 
-def verdict_of(found: Decided, claim: Claim, provenance: Provenance | None) -> tuple[str, str]:
+def verdict_of(
+    found: decision.Decided, claim: Claim, provenance: Provenance | None
+) -> tuple[str, str]:
     """(verdict, why it is not simply confirmed or refuted, '' otherwise).
 
     A result that holds confirms. One that does not hold refutes where the claim is about the same
@@ -101,18 +89,18 @@ def verdict_of(found: Decided, claim: Claim, provenance: Provenance | None) -> t
     of a GPU that nobody names, no measurement of FlashInfer says anything.
     """
     if lacking := _incomparable(claim, provenance):
-        return NOT_TESTABLE, lacking
+        return decision.NOT_TESTABLE, lacking
     if found.within_noise:
-        return NOT_TESTABLE, _inside_noise(found)
+        return decision.NOT_TESTABLE, _inside_noise(found)
     if found.holds:
-        return CONFIRMED, ""
+        return decision.CONFIRMED, ""
     gpu, stated_for = claim.published.gpu, claim.published.architecture
     measured_on = architecture(provenance or {})
-    if claim.independent or not (gpu or stated_for) or same_gpu(gpu, provenance):
-        return REFUTED, ""
+    if claim.independent or not (gpu or stated_for) or decision.same_gpu(gpu, provenance):
+        return decision.REFUTED, ""
     if stated_for and measured_on and stated_for != measured_on:
-        return DIFFERS, ""
-    return NOT_TESTABLE, (
+        return decision.DIFFERS, ""
+    return decision.NOT_TESTABLE, (
         f"It differs, but the figure is of another GPU ({gpu or stated_for}): "
         "only that GPU could refute it."
     )
@@ -127,20 +115,20 @@ def _incomparable(claim: Claim, provenance: Provenance | None) -> str:
             "and says nothing about it."
         )
     unnamed = published.gpu and not published.architecture
-    if unnamed and not claim.independent and not same_gpu(published.gpu, provenance):
+    if unnamed and not claim.independent and not decision.same_gpu(published.gpu, provenance):
         return "The source does not name its GPU, and a rate says nothing about another one's."
     return ""
 
 
-def _inside_noise(found: Decided) -> str:
+def _inside_noise(found: decision.Decided) -> str:
     if found.margin is None or found.noise is None:
         return "Too close to call: what the measurement is uncertain by turns the answer."
     unit = found.expected.unit
-    distance, floor = (amount(size, unit) for size in (found.margin, found.noise))
+    distance, floor = (decision.amount(size, unit) for size in (found.margin, found.noise))
     return f"Too close to call: {distance} from the limit, and the measurement is uncertain by {floor}."
 
 
-def _reasons(claim: Claim, found: Decided, verdict: str, evidence: ClaimEvidence) -> str:
+def _reasons(claim: Claim, found: decision.Decided, verdict: str, evidence: ClaimEvidence) -> str:
     """The sentences whose ``when`` is true at the deciding point, their placeholders filled in."""
     functions = evidence.functions(found.decide.over)
     wanted = found.expected
@@ -168,32 +156,35 @@ def _forgiving(scope: Scope, claim: Claim, *texts: str) -> Scope:
     return scope.with_values(**{name: scope.get(name) for text in texts for name in names(text)})
 
 
-def _plain(found: Decided) -> str:
+def _plain(found: decision.Decided) -> str:
     """What was compared with what, for a claim that gives no reason of its own."""
     if isinstance(found.measured, bool):
         where = f" at {found.scope.point}" if found.scope.point else ""
         return f"That {'holds' if found.measured else 'does not hold'}{where}."
-    least, most = allowed(found.decide, found.expected)
+    least, most = decision.allowed(found.decide, found.expected)
     unit = found.expected.unit
     if least == most:
         return (
-            "That is exactly it." if found.holds else f"It would have to be {amount(least, unit)}."
+            "That is exactly it."
+            if found.holds
+            else f"It would have to be {decision.amount(least, unit)}."
         )
     ends = [
-        f"{word} {amount(end, unit)}"
+        f"{word} {decision.amount(end, unit)}"
         for word, end in (("at least", least), ("at most", most))
         if math.isfinite(end)
     ]
     return f"The claim allows {' and '.join(ends)}."
 
 
-def summary(records: Sequence[Record], evidence: ClaimEvidence) -> JsonObject:
+def summary(records: Sequence[decision.Record], evidence: ClaimEvidence) -> JsonObject:
     """The counts by verdict, and the noise floors by target."""
     counts = Counter(record.verdict for record in records)
     return {
         "schema": 1,
         "provenance": evidence.provenance(""),
-        "summary": {verdict: counts[verdict] for verdict in VERDICTS} | {"total": len(records)},
+        "summary": {verdict: counts[verdict] for verdict in decision.VERDICTS}
+        | {"total": len(records)},
         "noise": {name: found.get("noise") or {} for name, found in evidence.results.items()},
     }
 
@@ -217,7 +208,7 @@ class JudgedClaim(answer.AnswerPart):
     """The value that decides, with its unit and point; null where no decision could be made."""
     unit: str
     """The unit of the values that are compared."""
-    evidence: list[ClaimCited]
+    evidence: list[decision.ClaimCited]
     """The values that the verdict rests on."""
     gpu: str | None
     """The GPU that these values were measured on."""
@@ -247,9 +238,9 @@ Sides = Mapping[str, ClaimEvidence]  # end -> the results with such times
 class PredictedRange(NamedTuple):
     """What a claim's value may be at a point: as predicted, lowest and highest."""
 
-    value: Answer
-    low: Answer
-    high: Answer
+    value: decision.Answer
+    low: decision.Answer
+    high: decision.Answer
     point: str | None
 
 
@@ -281,8 +272,8 @@ def predicted_verdict(claim: Claim, sides: Sides) -> JsonObject | None:
 
 
 def _judged(claim: Claim, decide: Decision, ranges: Sequence[PredictedRange | None]) -> JsonObject:
-    wanted = expected(claim, decide)
-    margin = margins(decide, wanted)
+    wanted = decision.expected(claim, decide)
+    margin = decision.margins(decide, wanted)
     known = [r for r in ranges if r is not None]
     unknown = len(known) < len(ranges)
     if decide.aggregate in ("max", "min", "median"):
@@ -328,7 +319,7 @@ def _corners(decide: Decision, sides: Sides) -> Iterator[Mapping[str, ClaimEvide
 
 
 def _range(decide: Decision, scopes: Sequence[Scope]) -> PredictedRange | None:
-    values = [value_at(decide.value, scope, {}) for scope in scopes]
+    values = [decision.value_at(decide.value, scope, {}) for scope in scopes]
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None
@@ -342,7 +333,7 @@ def _aggregated(kind: str, ranges: Sequence[PredictedRange]) -> PredictedRange:
     return PredictedRange(value, low, high, next(r.point for r in ranges if r.value == value))
 
 
-def _best(margin: Callable[[Answer], float], r: PredictedRange, middle: float) -> float:
+def _best(margin: Callable[[decision.Answer], float], r: PredictedRange, middle: float) -> float:
     """The largest margin inside a range: at an end, or at what is allowed in between."""
     inside = min(max(middle, float(r.low)), float(r.high))
     return max(margin(v) for v in (r.low, r.high, *([] if isinstance(r.low, bool) else [inside])))
@@ -416,7 +407,9 @@ def command(*, results: Path, predictions: Path, claims: Path, out: Path) -> Non
     judged = {}
     for claim in files.load(claims):
         record = records[claim.id]
-        if record["verdict"] == NOT_TESTABLE and not of_another_gpu(record["published"], here):
+        if record["verdict"] == decision.NOT_TESTABLE and not of_another_gpu(
+            record["published"], here
+        ):
             answer = predicted_verdict(claim, sides)
             if answer:
                 judged[claim.id] = answer

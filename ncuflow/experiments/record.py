@@ -7,35 +7,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from ncuflow import record
 from ncuflow.answer import Answer, Displayed, Tier
 from ncuflow.evidence.provenance import origin
 from ncuflow.io import BadInput, JsonObject, conforming, read_json
 from ncuflow.model import SOFTWARE
-from ncuflow.race.record import (
-    ChoiceOutcome,
-    CompileError,
-    Found,
-    HostState,
-    MeasuredPoint,
-    Outcome,
-    Relative,
-    ShapeOutcome,
-    TrialTiming,
-    VariantOutcome,
-)
-from ncuflow.record import (
-    Chance,
-    Check,
-    Count,
-    Date,
-    Effect,
-    Line,
-    Measure,
-    Microseconds,
-    Parameter,
-    Seconds,
-    Strict,
-)
+from ncuflow.race import record as race
 
 # What the command ends with. 1: it does not compile, or nothing could be run; 2: bad input.
 EXIT: dict[str, int] = {
@@ -44,24 +21,24 @@ EXIT: dict[str, int] = {
 }  # fmt: skip
 
 
-class HotPlace(Strict):
+class HotPlace(record.Strict):
     """A source line, or without line tables an instruction, at which warps of a kernel were sampled."""
 
     file: str | None
     """The file below the package's data; null without line tables (compile with FLASHINFER_JIT_LINEINFO=1)."""
-    line: Count | None
+    line: record.Count | None
     """The line in that file."""
     text: str | None
     """The text of the line on this side; null where the file is not FlashInfer's."""
     sass: str | None
     """The instruction, where no line is known."""
-    share: Measure
+    share: record.Measure
     """Its share of the kernel's samples, of 1."""
     reason: str | None
     """What most of the warps waited for there."""
 
 
-class KernelCounters(Strict):
+class KernelCounters(record.Strict):
     """A launch of a kernel under ncu, on one side."""
 
     name: str
@@ -70,21 +47,21 @@ class KernelCounters(Strict):
     """The grid in blocks, as x,y,z."""
     block: str | None
     """The threads of a block, as x,y,z."""
-    registers: Count | None
+    registers: record.Count | None
     """The registers of a thread."""
-    shared_bytes: Count | None
+    shared_bytes: record.Count | None
     """The shared memory of a block, static and dynamic, in bytes."""
-    duration_us: Microseconds | None
+    duration_us: record.Microseconds | None
     """The time under ncu, µs: at the clocks and caches of a profiled launch, so it differs from the timing."""
-    metrics: dict[str, Measure]
+    metrics: dict[str, record.Measure]
     """The counters by key of the metric registry, in its units; a key that is absent was not counted."""
-    stalls: dict[str, Measure]
+    stalls: dict[str, record.Measure]
     """The cycles that a warp waits per issued instruction, by reason; empty where few counters were taken."""
     hot: list[HotPlace]
     """Where its warps were, the most samples first; empty where few counters were taken."""
 
 
-class PointCounters(Strict):
+class PointCounters(record.Strict):
     """What ncu counted at a point on both sides: one launch each."""
 
     tier: Literal["few", "all"]
@@ -96,7 +73,7 @@ class PointCounters(Strict):
     """The kernels of the change in launch order."""
 
 
-class TrialTerm(Strict):
+class TrialTerm(record.Strict):
     """A part of what a cause adds: the parts of a cause add up to it."""
 
     what: str
@@ -111,7 +88,7 @@ class TrialTerm(Strict):
     """What this part adds to the time, µs."""
 
 
-class TrialFact(Strict):
+class TrialFact(record.Strict):
     """Something that differs, without a share of the time: why parts moved."""
 
     what: str
@@ -124,7 +101,7 @@ class TrialFact(Strict):
     """The unit of both values."""
 
 
-class TrialCause(Strict):
+class TrialCause(record.Strict):
     """What explains a part of a difference of times: a kernel, or kernels that came or went."""
 
     kind: str
@@ -145,7 +122,7 @@ class TrialCause(Strict):
     """What else differs."""
 
 
-class PointTrial(MeasuredPoint):
+class PointTrial(race.MeasuredPoint):
     """What the change does at one point."""
 
     counters: PointCounters | None = None
@@ -160,22 +137,22 @@ class PointTrial(MeasuredPoint):
     """The reason why the causes leave them."""
 
 
-class KernelCode(Strict):
+class KernelCode(record.Strict):
     """What a compiled kernel takes, as the disassembler has it."""
 
-    registers: Count
+    registers: record.Count
     """The registers of a thread."""
-    shared_bytes: Count
+    shared_bytes: record.Count
     """The static shared memory of a block, in bytes, including what CUDA reserves."""
-    stack_bytes: Count
+    stack_bytes: record.Count
     """The stack of a thread in bytes: for spills, and for arrays that are indexed."""
-    local_instructions: Count
+    local_instructions: record.Count
     """How many instructions load or store local memory, where spilled registers lie."""
-    instructions: Count
+    instructions: record.Count
     """How many instructions the code has, not how many run."""
 
 
-class KernelTrial(Strict):
+class KernelTrial(record.Strict):
     """A kernel whose compiled code differs between the sides."""
 
     name: str
@@ -188,16 +165,16 @@ class KernelTrial(Strict):
     """The opcodes whose number differs: how many more the change has, or fewer where it is below zero."""
 
 
-class CompiledFile(Strict):
+class CompiledFile(record.Strict):
     """An object file of a module that was compiled anew."""
 
     name: str
     """The name of the object file."""
-    seconds: Seconds
+    seconds: record.Seconds
     """The seconds that its compiler took, beside others."""
 
 
-class ModuleTrial(Strict):
+class ModuleTrial(record.Strict):
     """A JIT module of the points."""
 
     name: str
@@ -206,12 +183,12 @@ class ModuleTrial(Strict):
     """Whether the change reaches the module; otherwise it is a copy of the base's."""
     why: str | None = None
     """What of the change reaches the module."""
-    compile_s: Seconds | None = None
+    compile_s: record.Seconds | None = None
     """The seconds from the start of its first compiler to its library; null where it was not compiled, or ninja noted
     nothing."""
     files: list[CompiledFile] = Field(default_factory=list)
     """The files that were compiled, the longest first."""
-    same_kernels: Count | None = None
+    same_kernels: record.Count | None = None
     """How many kernels have the same compiled code on both sides; null where that was not compared."""
     kernels: list[KernelTrial] = Field(default_factory=list)
     """The kernels whose compiled code differs."""
@@ -219,7 +196,7 @@ class ModuleTrial(Strict):
     """The reason why the code of a recompiled module was not compared with the base's."""
 
 
-class ChangeRecord(Strict):
+class ChangeRecord(record.Strict):
     """The change that was tried."""
 
     name: str
@@ -232,7 +209,7 @@ class ChangeRecord(Strict):
     """The unified diff of those files; cut beyond 40 kB, with a line that says so."""
 
 
-class Trial(Strict):
+class Trial(record.Strict):
     """A change of FlashInfer beside what is installed."""
 
     schema_version: Literal[1] = 1
@@ -241,9 +218,9 @@ class Trial(Strict):
     """The change that was tried."""
     target: str
     """The kernel target that it was tried at."""
-    effect: Effect
+    effect: record.Effect
     """The minimum effect: the relative difference of times below which two are the same, as a fraction of 1."""
-    alpha: Chance
+    alpha: record.Chance
     """The chance that the trial calls any point slower or faster that is neither."""
     date: str
     """The date on which the trial began, UTC."""
@@ -253,17 +230,17 @@ class Trial(Strict):
     """The name of the GPU; null where the trial ended before the GPU was known."""
     driver: str | None = None
     """The version of its driver."""
-    outcome: Outcome | Literal["not compiled"]
+    outcome: race.Outcome | Literal["not compiled"]
     """The worst outcome of the points, or that the change does not compile."""
     reason: str | None = None
     """The reason, where no point states it."""
-    compile_error: CompileError | None = None
+    compile_error: race.CompileError | None = None
     """The error of a change that does not compile."""
     modules: list[ModuleTrial] = Field(default_factory=list)
     """The JIT modules of the points."""
     points: list[PointTrial] = Field(default_factory=list)
     """Each point of the trial."""
-    host: HostState | None = None
+    host: race.HostState | None = None
     """The core that host times were taken on; null where they were not."""
     ncu: str | None = None
     """The version of the profiler; null where nothing was counted."""
@@ -271,7 +248,7 @@ class Trial(Strict):
     """The reason why no point has counters."""
 
 
-class Trials(Strict):
+class Trials(record.Strict):
     """Several changes, tried one after the other."""
 
     schema_version: Literal[1] = 1
@@ -290,47 +267,47 @@ def read(path: Path) -> list[Trial]:
     return trials
 
 
-class AdvisedChoice(Strict):
+class AdvisedChoice(record.Strict):
     """One choice of a shape."""
 
     point: str
     """The id of the point."""
-    settings: dict[str, Parameter]
+    settings: dict[str, record.Parameter]
     """The free settings that it chooses, by the target's parameters."""
-    asked: dict[str, dict[str, Parameter]]
+    asked: dict[str, dict[str, record.Parameter]]
     """The arguments for FlashInfer, by call: wrapper, plan, run."""
-    resolved: dict[str, Parameter] = Field(default_factory=dict)
+    resolved: dict[str, record.Parameter] = Field(default_factory=dict)
     """What FlashInfer made of the settings that are left to it, by parameter, where a choice that names this makes the same
     call."""
-    departs: Count
+    departs: record.Count
     """In how many settings it departs from FlashInfer's default."""
-    fate: ChoiceOutcome
+    fate: race.ChoiceOutcome
     """best: no other is significantly faster; slower: it left the race; undecided: the noise is too large; same: it makes the
     call of another choice, which stands for both. With every other value it was not timed."""
     reason: str | None = None
     """The reason why it was not timed, or not to the end."""
-    check: Check | None = None
+    check: record.Check | None = None
     """The comparison with the float32 reference; null where it was not made."""
-    time_us: Microseconds | None = None
+    time_us: record.Microseconds | None = None
     """The median time over its rounds, µs; null where it was not timed."""
-    behind: Relative | None = None
+    behind: race.Relative | None = None
     """Its time against the leader's; for one that left, against the leader's of then."""
-    rounds: Count | None = None
+    rounds: record.Count | None = None
     """How many rounds it took part in; null where it was not timed in rounds."""
-    plan_us: Microseconds | None = None
+    plan_us: record.Microseconds | None = None
     """The median host time of plan(), timed in turns with the default's; null where there is none, or it left."""
 
 
-class AdvisedShape(Strict):
+class AdvisedShape(record.Strict):
     """A shape with all its choices."""
 
     target: str
     """The kernel target."""
     shape: str
     """The id of the point with FlashInfer's defaults."""
-    params: dict[str, Parameter]
+    params: dict[str, record.Parameter]
     """The parameters of that point."""
-    outcome: ShapeOutcome
+    outcome: race.ShapeOutcome
     """winner: one choice is significantly faster than all others; tie: several are the same to within the effect; undecided: some
     could not be told apart; none: none could be timed."""
     best: list[str]
@@ -338,16 +315,16 @@ class AdvisedShape(Strict):
     advised: str | None
     """The point to take: the default where it is among the best, else the one that departs from it least; null where there is
     none."""
-    regret: Relative | None
+    regret: race.Relative | None
     """What the default takes longer than the advised choice; null where the default could not be timed."""
     in_turns: bool
     """Whether everything that was compared was timed in turns."""
-    layers: Count | None = None
+    layers: record.Count | None = None
     """After how many layers of a step the advised choice has paid for its plan(); null where it never does, or that is not
     known."""
     cause: list[str] = Field(default_factory=list)
     """What counters say of the difference between the default and the advised choice, the largest part first."""
-    seconds: Seconds | None = None
+    seconds: record.Seconds | None = None
     """The seconds that the shape took; null for recordings."""
     choices: list[AdvisedChoice]
     """All choices, the default first."""
@@ -357,7 +334,7 @@ class AdvisedShape(Strict):
         return next((one for one in self.choices if one.point == point), None)
 
 
-class Heuristic(Strict):
+class Heuristic(record.Strict):
     """A sentence that holds at every shape that tells, or one with the shapes at which it does not."""
 
     target: str
@@ -380,19 +357,19 @@ class Advice(Displayed, Answer):
     """The command that wrote this JSON."""
     tier: Tier
     """A: live counters. B: live without counters. C: recorded elsewhere."""
-    recording: Line | None
+    recording: record.Line | None
     """The recording that it is made from; null for what was measured here."""
-    gpu: Line | None
+    gpu: record.Line | None
     """The name of the GPU."""
-    versions: dict[str, Line | None]
+    versions: dict[str, record.Line | None]
     """The versions of the driver, CUDA, torch and FlashInfer."""
-    date: Date | None
+    date: record.Date | None
     """The date of the measurement, UTC."""
     metric: str
     """The column of docs/tables.md that decides."""
-    effect: Effect
+    effect: record.Effect
     """The minimum effect: the relative difference of times below which two are the same, as a fraction of 1."""
-    alpha: Chance
+    alpha: record.Chance
     """The chance that a run calls any choice slower than another that is not; for a recording, the chance for one
     comparison."""
     shapes: list[AdvisedShape]
@@ -405,7 +382,7 @@ class Advice(Displayed, Answer):
     """The JIT modules that do not compile, and why; every point that needs one is in error."""
 
 
-class SearchedTunable(Strict):
+class SearchedTunable(record.Strict):
     """A tunable of the target: a constant of FlashInfer's source, or a parameter that its caller may set."""
 
     name: str
@@ -422,7 +399,7 @@ class SearchedTunable(Strict):
     """What was looked for, where this version of FlashInfer does not have the constant."""
 
 
-class SearchedCombination(Strict):
+class SearchedCombination(record.Strict):
     """A combination of values that departs from the defaults."""
 
     name: str
@@ -435,51 +412,51 @@ class SearchedCombination(Strict):
     """The change to FlashInfer's files, as a patch that `ncuflow try` takes; null where it changes none."""
     reason: str | None = None
     """The reason why it was timed nowhere."""
-    compile_error: CompileError | None = None
+    compile_error: race.CompileError | None = None
     """The error of a variant that does not compile."""
 
 
-class VariantAtShape(Strict):
+class VariantAtShape(record.Strict):
     """How a variant came out at a shape."""
 
     name: str
     """The name of the variant."""
     point: str
     """The id of its point at this shape."""
-    fate: VariantOutcome
+    fate: race.VariantOutcome
     """kept: it stayed to the end of the halving; left: it was significantly slower than another. With every other value it was
     not timed, or not to the end."""
     reason: str | None = None
     """The reason why it was not timed, or not to the end."""
-    time_us: Microseconds | None = None
+    time_us: record.Microseconds | None = None
     """The median time over its rounds, µs; null where it was not timed."""
-    against: Relative | None = None
+    against: race.Relative | None = None
     """Its time against the default's in its rounds of the search; the best variant looks better there than it is."""
-    rounds: Count | None = None
+    rounds: record.Count | None = None
     """How many rounds it took part in."""
 
 
-class SearchedShape(Strict):
+class SearchedShape(record.Strict):
     """A shape, and what was found there."""
 
     shape: str
     """The id of the point with FlashInfer's defaults."""
     params: JsonObject
     """The parameters of that point."""
-    found: Found
+    found: race.Found
     """winner: a variant is faster, confirmed on inputs that the search did not see; default: no variant is faster by what
     matters; undecided: the noise was too large; none: nothing could be timed."""
     reason: str | None = None
     """The reason why nothing was found."""
-    default_us: Microseconds | None = None
+    default_us: record.Microseconds | None = None
     """The default's time, µs: of the confirmation, else of the search."""
     candidate: str | None = None
     """The variant that was confirmed, the winner where there is one; null where none was left."""
-    confirmed: TrialTiming | None = None
+    confirmed: race.TrialTiming | None = None
     """The default and the variant timed in turns on fresh inputs; the base is the default."""
-    price: Relative | None = None
+    price: race.Relative | None = None
     """What the default takes longer than the winner, of 1; null where there is no winner."""
-    rounds: Count | None = None
+    rounds: record.Count | None = None
     """How many rounds the halving had."""
     candidates: list[VariantAtShape]
     """The variants that mean something at this shape, the fastest first."""
@@ -501,13 +478,13 @@ class Search(Answer):
     """The versions of the driver, CUDA, torch and FlashInfer."""
     date: str
     """The date of the measurement, UTC."""
-    effect: Effect
+    effect: record.Effect
     """The minimum effect: the relative difference of times below which two are the same, as a fraction of 1."""
-    alpha: Chance
+    alpha: record.Chance
     """The chance that the run calls any variant a winner that is not faster."""
     knobs: list[SearchedTunable] = Field(default_factory=list)
     """All tunables that were asked for."""
-    beyond_budget: Count = 0
+    beyond_budget: record.Count = 0
     """How many variants were left out, by --budget or for the memory of the GPU: those that depart in the most tunables first."""
     candidates: list[SearchedCombination] = Field(default_factory=list)
     """All variants that were tried."""

@@ -14,16 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ncuflow.experiments import build
+from ncuflow.experiments import build, record
 from ncuflow.experiments.build import NotCompiledError, VariantBench
 from ncuflow.experiments.choices import Variant, declared, listed, write
-from ncuflow.experiments.record import (
-    Search,
-    SearchedCombination,
-    SearchedShape,
-    VariantAtShape,
-    head,
-)
 from ncuflow.experiments.variant import Overlay, difference, lay, read
 from ncuflow.format import with_unit
 from ncuflow.gpu import nvml
@@ -106,11 +99,11 @@ class SearchRun:
                 self.tell(f"{one.name}: {said}")
         self.tell.ended()
 
-    def search(self, shape: Planned, shapes: int, budget_s: float | None) -> SearchedShape:
+    def search(self, shape: Planned, shapes: int, budget_s: float | None) -> record.SearchedShape:
         """The variants of a shape halved, and the best that is left confirmed. shapes: of the whole run; budget_s: of the
         halving's rounds, None without such a limit. Raises BaseError where the default, which ran before, no longer does."""
         here = {one.name: one for one in self.variants if shape.id in one.points}
-        found = SearchedShape(
+        found = record.SearchedShape(
             shape=shape.id, params=dict(shape.params), found="none", candidates=[]
         )
         with of_base():
@@ -188,7 +181,7 @@ class SearchRun:
         shape: Planned,
         race: Halving,
         here: Mapping[str, SearchedVariant],
-        found: SearchedShape,
+        found: record.SearchedShape,
         shapes: int,
     ) -> None:
         """Hold the best variant against the default in turns, on inputs that neither the checks nor the halving had; the next
@@ -235,9 +228,9 @@ def regret(timing: TrialTiming) -> Relative:
     )
 
 
-def _fared(shape: Planned, one: SearchedVariant, race: Halving | None) -> VariantAtShape:
+def _fared(shape: Planned, one: SearchedVariant, race: Halving | None) -> record.VariantAtShape:
     """How a variant fared at a shape."""
-    found = VariantAtShape(
+    found = record.VariantAtShape(
         name=one.name, point=one.points[shape.id].id, fate=one.outcome or "kept", reason=one.reason
     )
     if shape.id in one.skipped and one.outcome is None:
@@ -268,7 +261,7 @@ class SearchPlan:
     jobs: int | None
 
 
-def measured(plan: SearchPlan, installed: Path, tell: Tell) -> Search:
+def measured(plan: SearchPlan, installed: Path, tell: Tell) -> record.Search:
     """The record of a search. Raises CommandError where nothing can be compiled or timed."""
     target, shapes = plan.target, plan.shapes
     there, tunables = declared(target, shapes, installed, plan.only)
@@ -304,7 +297,7 @@ def measured(plan: SearchPlan, installed: Path, tell: Tell) -> Search:
     for variant_run in ran:
         if variant_run.outcome is not None:
             records[variant_run.variant].reason = f"{variant_run.outcome}: {variant_run.reason}"
-    return Search(
+    return record.Search(
         **about,
         target=target.name,
         effect=plan.effect,
@@ -329,9 +322,9 @@ def _that_fit(target: Target, shapes: Sequence[Planned]) -> int | None:
 
 def _record(
     one: Variant, overlays: Mapping[Edits, Overlay], installed: Path
-) -> SearchedCombination:
+) -> record.SearchedCombination:
     """What is known of a variant before it ran."""
-    return SearchedCombination(
+    return record.SearchedCombination(
         name=one.name,
         edits=dict(one.edits),
         settings=dict(one.settings),
@@ -370,7 +363,7 @@ def _broken(
 
 def _run(
     plan: SearchPlan, at: Points, ready: Sequence[Variant], laid: Sequence[Overlay], tell: Tell
-) -> tuple[JsonObject, list[SearchedShape], Sequence[SearchedVariant]]:
+) -> tuple[JsonObject, list[record.SearchedShape], Sequence[SearchedVariant]]:
     """Check, halve and confirm, on a GPU that nobody else uses meanwhile: (where, the shapes, how the variants fared)."""
     target, shapes = plan.target, plan.shapes
     with build.bench(target.name, laid, plan.patience_s, tell) as sides, ExitStack() as stack:
@@ -390,7 +383,7 @@ def _run(
         for shape in shapes:
             found.append(run.search(shape, len(shapes), seconds))
             eta(f"{shape.id}: {found[-1].found}")
-    return head(gpu["facts"]["name"], gpu["driver"]), found, ran
+    return record.head(gpu["facts"]["name"], gpu["driver"]), found, ran
 
 
 def _started(

@@ -9,31 +9,11 @@ from collections.abc import Iterator, Sequence
 from statistics import geometric_mean
 from typing import NamedTuple
 
-from ncuflow.experiments.record import (
-    Advice,
-    AdvisedChoice,
-    AdvisedShape,
-    Heuristic,
-    KernelCounters,
-    KernelTrial,
-    ModuleTrial,
-    PointTrial,
-    Search,
-    SearchedShape,
-    SearchedTunable,
-    Trial,
-)
+from ncuflow.experiments import record
 from ncuflow.format import MISSING, aligned, in_one_unit, micro, with_unit
 from ncuflow.race import measure
+from ncuflow.race import record as race
 from ncuflow.race.measure import HOST_EFFECT, with_interval
-from ncuflow.race.record import (
-    WORST,
-    CheckedCase,
-    HostState,
-    Relative,
-    TrialTiming,
-    TurnsTiming,
-)
 
 KERNELS, OPCODES = 6, 5  # that the screen has: kernels whose code differs, and opcodes of each
 FILES = 2  # of a module, those that compiled longest
@@ -47,7 +27,7 @@ CODE = {
 }
 
 
-def trial_text(trial: Trial) -> str:
+def trial_text(trial: record.Trial) -> str:
     """What a trial says, on one screen."""
     lines = [f"{trial.change.name} at {trial.target}: {trial.outcome}"]
     if trial.reason:
@@ -80,7 +60,7 @@ def trial_text(trial: Trial) -> str:
     return "\n".join(lines) + "\n"
 
 
-def host_lines(timed: Sequence[PointTrial], state: HostState | None) -> list[str]:
+def host_lines(timed: Sequence[record.PointTrial], state: race.HostState | None) -> list[str]:
     """The host times of points: those that differ, how many do not, and the core that they were taken on."""
     rows = [
         (f"{what} at {point.point}", one, one.outcome)
@@ -102,7 +82,7 @@ def host_lines(timed: Sequence[PointTrial], state: HostState | None) -> list[str
     return ["", *table, f"{said}; {where}"]
 
 
-def _alike(module: ModuleTrial) -> str:
+def _alike(module: record.ModuleTrial) -> str:
     """How many of a module's kernels the change left as they were."""
     if module.same_kernels is None:
         return f" (code not compared: {module.not_compared})"
@@ -110,7 +90,7 @@ def _alike(module: ModuleTrial) -> str:
     return f"; the code of {len(module.kernels)} of {with_unit(total, 'kernels')} differs"
 
 
-def _took(module: ModuleTrial) -> str:
+def _took(module: record.ModuleTrial) -> str:
     """How long a module was compiled, and which of its files took most of that."""
     if module.compile_s is None:
         return ""
@@ -120,7 +100,7 @@ def _took(module: ModuleTrial) -> str:
     )
 
 
-def _code(kernels: Sequence[KernelTrial]) -> list[str]:
+def _code(kernels: Sequence[record.KernelTrial]) -> list[str]:
     """What differs in compiled code, a line per kernel."""
     lines = [f"  {kernel.name}: {', '.join(differences(kernel))}" for kernel in kernels[:KERNELS]]
     left = len(kernels) - KERNELS
@@ -131,7 +111,7 @@ def _code(kernels: Sequence[KernelTrial]) -> list[str]:
     )
 
 
-def differences(kernel: KernelTrial) -> Iterator[str]:
+def differences(kernel: record.KernelTrial) -> Iterator[str]:
     """What of a kernel's compiled code differs, in words."""
     if kernel.base is None or kernel.change is None:
         yield "new" if kernel.base is None else "gone"
@@ -147,7 +127,7 @@ def differences(kernel: KernelTrial) -> Iterator[str]:
     )
 
 
-def case_lines(case: CheckedCase) -> list[str]:
+def case_lines(case: race.CheckedCase) -> list[str]:
     """A case that is not right, and its worst element."""
     if case.status == "ok":
         return []
@@ -169,7 +149,7 @@ SAME_BYTES, OTHER_INSTRUCTIONS = 0.1, 0.2  # of logarithms: about 10 and 20 %
 WIDTH = re.compile(r"\.[US]?(8|16|64|128)\b")
 
 
-def reasons(point: PointTrial, kernels: Sequence[KernelTrial] = ()) -> Iterator[str]:
+def reasons(point: record.PointTrial, kernels: Sequence[record.KernelTrial] = ()) -> Iterator[str]:
     """What explains a difference of times: its first cause, the parts of that which add most, instructions for bytes, and how
     much of it the counters cover. kernels: whose code differs."""
     if point.no_counters:
@@ -203,7 +183,7 @@ class Coverage(NamedTuple):
         return self.us / self.timed_us
 
 
-def coverage(point: PointTrial) -> Coverage | None:
+def coverage(point: record.PointTrial) -> Coverage | None:
     """What the counters of a point cover of its timed difference; None where they were not looked at for one."""
     if point.timing is None or point.unexplained_us is None:
         return None
@@ -211,7 +191,7 @@ def coverage(point: PointTrial) -> Coverage | None:
     return Coverage(timed - point.unexplained_us, timed) if timed else None
 
 
-def _work(point: PointTrial, kernels: Sequence[KernelTrial]) -> Iterator[str]:
+def _work(point: record.PointTrial, kernels: Sequence[record.KernelTrial]) -> Iterator[str]:
     """Instructions for the bytes of DRAM, where the one differs and the other does not; and the width of loads and stores."""
     if point.counters is None or not point.causes:
         return
@@ -234,13 +214,13 @@ def _work(point: PointTrial, kernels: Sequence[KernelTrial]) -> Iterator[str]:
             return
 
 
-def _summed(kernels: Sequence[KernelCounters], *keys: str) -> float | None:
+def _summed(kernels: Sequence[record.KernelCounters], *keys: str) -> float | None:
     """Counters of the kernels of a side together; None where one is missing."""
     found = [kernel.metrics.get(key) for kernel in kernels for key in keys]
     return None if None in found else sum(value or 0.0 for value in found)
 
 
-def widths(kernel: KernelTrial) -> str:
+def widths(kernel: record.KernelTrial) -> str:
     """How wide the loads and stores of global memory are that went, and those that came: "loads of 64 bits → 8 bits"; empty
     where that does not differ."""
     told = []
@@ -275,7 +255,7 @@ def _added(us: float) -> str:
     return f"{us:+.3g} µs" if abs(us) < 1000 else f"{us:+.0f} µs"
 
 
-def times(points: Sequence[PointTrial]) -> tuple[list[str], list[list[str]]]:
+def times(points: Sequence[record.PointTrial]) -> tuple[list[str], list[list[str]]]:
     """(head, rows) of the table of the points that were timed, all times in one unit."""
     timed = [(point, point.timing) for point in points if point.timing is not None]
     return in_turns(
@@ -292,7 +272,7 @@ def times(points: Sequence[PointTrial]) -> tuple[list[str], list[list[str]]]:
 
 
 def in_turns(
-    what: str, rows: Sequence[tuple[str, TurnsTiming, str]]
+    what: str, rows: Sequence[tuple[str, race.TurnsTiming, str]]
 ) -> tuple[list[str], list[list[str]]]:
     """(head, rows) of a table of names with their times and verdicts, all times in one unit."""
     unit, took = in_one_unit([us for _, of, _ in rows for us in (of.base_us, of.change_us)])
@@ -312,47 +292,47 @@ def in_turns(
     return [*head, "verdict"], told
 
 
-def ranked(trials: Sequence[Trial]) -> list[tuple[int | None, Trial]]:
+def ranked(trials: Sequence[record.Trial]) -> list[tuple[int | None, record.Trial]]:
     """Trials with their ranks, the fastest change first; what was not timed at every point has none, and comes last.
 
     A change has the rank of the one before it unless an interval at some point tells it from the first of that rank.
     """
     timed = sorted((trial for trial in trials if _times(trial)), key=_mean)
-    found: list[tuple[int | None, Trial]] = []
+    found: list[tuple[int | None, record.Trial]] = []
     first = None
     for place, trial in enumerate(timed, start=1):
         if first is None or _apart(first[1], trial):
             first = (place, trial)
         found.append((first[0], trial))
     rest = [trial for trial in trials if not _times(trial)]
-    order = [*WORST[::-1], "not compiled"]
+    order = [*race.WORST[::-1], "not compiled"]
     return found + [(None, t) for t in sorted(rest, key=lambda trial: order.index(trial.outcome))]
 
 
-def _times(trial: Trial) -> dict[str, TrialTiming]:
+def _times(trial: record.Trial) -> dict[str, race.TrialTiming]:
     """The times of a trial by point; none unless every point was timed."""
     found = {point.point: point.timing for point in trial.points if point.timing is not None}
     return found if len(found) == len(trial.points) else {}
 
 
-def mean(trial: Trial) -> float | None:
+def mean(trial: record.Trial) -> float | None:
     """Geometric mean over points of the change's time over the base's; None unless every point was timed."""
     return _mean(trial) if _times(trial) else None
 
 
-def _mean(trial: Trial) -> float:
+def _mean(trial: record.Trial) -> float:
     """Geometric mean over points of the change's time over the base's."""
     return geometric_mean(1 + timing.change.estimate for timing in _times(trial).values())
 
 
-def _apart(one: Trial, other: Trial) -> bool:
+def _apart(one: record.Trial, other: record.Trial) -> bool:
     """Whether the intervals of two changes lie apart at some point."""
     sides = _times(one), _times(other)
     pairs = [(sides[0][point].change, sides[1][point].change) for point in sides[0]]
     return any(a.high < b.low or b.high < a.low for a, b in pairs)
 
 
-def ranking(trials: Sequence[Trial]) -> str:
+def ranking(trials: Sequence[record.Trial]) -> str:
     """Several changes, the fastest first."""
     rows = [
         (
@@ -371,7 +351,7 @@ NOTHING_TIMED = "nothing could be timed"
 REASONS = 4  # that a screen has of why choices were not timed
 
 
-def advice_text(advice: Advice) -> str:
+def advice_text(advice: record.Advice) -> str:
     """The table of shapes, what it rests on, and what could not be timed."""
     head, rows = advised(advice.shapes)
     lines = [_where(advice), "", aligned(head, rows, left=2).rstrip(), "", sure(advice)]
@@ -384,7 +364,7 @@ def advice_text(advice: Advice) -> str:
     return "\n".join(lines) + "\n"
 
 
-def advised(shapes: Sequence[AdvisedShape]) -> tuple[list[str], list[list[str]]]:
+def advised(shapes: Sequence[record.AdvisedShape]) -> tuple[list[str], list[list[str]]]:
     """(head, rows) of the table of shapes, all times in one unit."""
     chosen = [shape.choice(shape.advised) for shape in shapes]
     unit, took = in_one_unit([one.time_us if one else None for one in chosen])
@@ -405,7 +385,7 @@ def advised(shapes: Sequence[AdvisedShape]) -> tuple[list[str], list[list[str]]]
     return [*head, "choices", "plan() break-even", "slowest"], rows
 
 
-def taken(shape: AdvisedShape) -> str:
+def taken(shape: record.AdvisedShape) -> str:
     """What to take: "default", or what is set and to what, with its time."""
     chosen = shape.choice(shape.advised)
     if chosen is None:
@@ -413,7 +393,7 @@ def taken(shape: AdvisedShape) -> str:
     return f"{spelled(chosen, shape)}, {micro(chosen.time_us)}"
 
 
-def slowest(shape: AdvisedShape) -> str:
+def slowest(shape: record.AdvisedShape) -> str:
     """The slowest choice, and how much longer it takes than the leader."""
     timed = [one for one in shape.choices if one.fate == "slower" and one.behind]
     if not timed:
@@ -423,19 +403,19 @@ def slowest(shape: AdvisedShape) -> str:
     return f"{spelled(last, shape)}: {between(last.behind)}"
 
 
-def departing(choice: AdvisedChoice, shape: AdvisedShape) -> str:
+def departing(choice: record.AdvisedChoice, shape: record.AdvisedShape) -> str:
     """A choice by where it departs from the default: "cores=tensor backend=fa2"; "default"."""
     words = [f"{n}={v}" for n, v in choice.settings.items() if shape.params.get(n) != v]
     return " ".join(words) or "default"
 
 
-def spelled(choice: AdvisedChoice, shape: AdvisedShape) -> str:
+def spelled(choice: record.AdvisedChoice, shape: record.AdvisedShape) -> str:
     """The same with what FlashInfer makes of it, where that could be asked for as well: "default (backend auto = fa3)"."""
     made = [f"{name} {choice.settings[name]} = {v}" for name, v in choice.resolved.items()]
     return departing(choice, shape) + (f" ({', '.join(made)})" if made else "")
 
 
-def longer(shape: AdvisedShape) -> str:
+def longer(shape: record.AdvisedShape) -> str:
     """How much longer the default takes; of what was recorded apart from each other without an interval."""
     if shape.advised == shape.shape:
         return MISSING
@@ -447,20 +427,20 @@ def longer(shape: AdvisedShape) -> str:
     return f"{100 * (default.time_us / chosen.time_us - 1):+.1f} %, no interval"
 
 
-def between(found: Relative) -> str:
+def between(found: race.Relative) -> str:
     """+1.2 % (+0.8 to +1.6); from twice the time on 3.9 times (3.8 to 4.0)."""
     if found.estimate >= 1:
         return f"{1 + found.estimate:.2f} times ({1 + found.low:.2f} to {1 + found.high:.2f})"
     return with_interval(found)
 
 
-def sure(advice: Advice) -> str:
+def sure(advice: record.Advice) -> str:
     """How sure the words of an advice are, and what matters."""
     of = "all shapes together" if advice.recording is None else "each comparison"
     return _sure(advice.alpha, f"{of}, by {advice.metric}", advice.effect)
 
 
-def ruled(rule: Heuristic) -> str:
+def ruled(rule: record.Heuristic) -> str:
     """A heuristic with where it holds, or where it does not."""
     if rule.where:
         held = with_unit(len(rule.holds), "shapes")
@@ -471,7 +451,7 @@ def ruled(rule: Heuristic) -> str:
     return f"at {held} that are conclusive: {rule.rule}; not at {', '.join(rule.fails)}"
 
 
-def _failed(shapes: Sequence[AdvisedShape]) -> Iterator[str]:
+def _failed(shapes: Sequence[record.AdvisedShape]) -> Iterator[str]:
     """Why choices were not timed: what went wrong with its first place, then what cannot be, the most frequent first."""
     choices = [one for shape in shapes for one in shape.choices]
     for outcome in ("wrong", "error", "lost"):
@@ -493,7 +473,7 @@ MOST = 8  # variants of a shape that the text has
 WORDS = {"winner": "winner", "default": "default stands", "undecided": "undecided", "none": "none"}
 
 
-def search_text(search: Search) -> str:
+def search_text(search: record.Search) -> str:
     """The tunables, a row of each shape, how its variants fared, and what could not be timed."""
     left = search.beyond_budget
     beyond = f", {with_unit(left, 'more')} beyond the budget" if left else ""
@@ -528,9 +508,9 @@ def search_text(search: Search) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _where(record: Advice | Search) -> str:
-    versions = ", ".join(f"{name} {value}" for name, value in record.versions.items() if value)
-    return f"{record.gpu or 'unknown GPU'}; {versions}; {record.date or 'undated'}"
+def _where(found: record.Advice | record.Search) -> str:
+    versions = ", ".join(f"{name} {value}" for name, value in found.versions.items() if value)
+    return f"{found.gpu or 'unknown GPU'}; {versions}; {found.date or 'undated'}"
 
 
 def _sure(alpha: float, of: str, effect: float) -> str:
@@ -538,14 +518,14 @@ def _sure(alpha: float, of: str, effect: float) -> str:
     return f"{100 * (1 - alpha):g} % confidence over {of}; minimum effect {100 * effect:g} %"
 
 
-def _tunable(one: SearchedTunable) -> str:
+def _tunable(one: record.SearchedTunable) -> str:
     if one.missing:
         return f"  {one.name}: not there in this FlashInfer: {one.missing}"
     where = f" ({', '.join(one.places)})" if one.places else ""
     return f"  {one.name}: {one.default}, tried {', '.join(map(str, one.values))}{where}"
 
 
-def _fared(shape: SearchedShape) -> Iterator[str]:
+def _fared(shape: record.SearchedShape) -> Iterator[str]:
     """How the variants of a shape fared, the fastest first."""
     timed = [(one, one.against) for one in shape.candidates if one.against is not None]
     unit, took = in_one_unit([one.time_us for one, _ in timed])

@@ -11,15 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ncuflow.experiments import variant
-from ncuflow.experiments.build import (
-    START_S,
-    bench,
-    built,
-    own,
-    roots_of,
-    without_folders,
-)
+from ncuflow.experiments import build, variant
 from ncuflow.experiments.record import ChangeRecord, PointTrial, Trial
 from ncuflow.experiments.variant import (
     Overlay,
@@ -124,7 +116,7 @@ def _tried(
     try:
         patched = [overlay for overlay in laid if not overlay.function]
         compiled = (plan.target, plan.points, installed, patched, plan.jobs, tell)
-        made = iter(built(*compiled)[0] if patched else ())
+        made = iter(build.built(*compiled)[0] if patched else ())
         runs = []
         for trial, overlay in zip(trials, laid, strict=True):
             if not overlay.function:
@@ -140,7 +132,7 @@ def _tried(
                 runs.append((trial, overlay))
         if runs:
             overlays = [overlay for _, overlay in runs]
-            with bench(plan.target.name, overlays, plan.limit_s, tell) as sides:
+            with build.bench(plan.target.name, overlays, plan.limit_s, tell) as sides:
                 eta = _eta(plan, len(runs))
                 for place, (trial, overlay) in enumerate(runs):
                     with sides.of(place) as three:
@@ -158,13 +150,13 @@ def _measured(
 ) -> None:
     """Check and time every point, and conclude."""
     with of_base():
-        found = sides.base.ask("gpu", START_S)
+        found = sides.base.ask("gpu", build.START_S)
     trial.gpu, trial.driver = found["facts"]["name"], found["driver"]
     try:
-        roots_of(sides.change, overlay.package)
-        sides.change.ask("gpu", START_S)
+        build.roots_of(sides.change, overlay.package)
+        sides.change.ask("gpu", build.START_S)
     except SideError as error:
-        trial.outcome, trial.reason = failure(error), without_folders(str(error), overlay)
+        trial.outcome, trial.reason = failure(error), build.without_folders(str(error), overlay)
         return
     base, change, control = (
         MeteredSide(side, eta) for side in (sides.base, sides.change, sides.control)
@@ -190,9 +182,9 @@ def _counted(
         name, package = plan.target.name, overlay.package
         sides = {
             "base": CountedSide(*program(name), installed_package(RECORDED)),
-            "change": CountedSide(*program(name, package, own(overlay)), package),
+            "change": CountedSide(*program(name, package, build.own(overlay)), package),
         }
-        explain(trial, plan.points, sides, held, START_S + plan.limit_s, eta.profiling)
+        explain(trial, plan.points, sides, held, build.START_S + plan.limit_s, eta.profiling)
 
 
 def _eta(plan: TrialPlan, trials: int) -> TrialEta:

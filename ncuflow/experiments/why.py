@@ -19,19 +19,7 @@ from ncuflow import process
 from ncuflow.compare import attribution, decomposition
 from ncuflow.compare.records import Cause, ChangeTerm, Fact, Value
 from ncuflow.evidence.points import read_progress
-from ncuflow.experiments.record import (
-    HotPlace,
-    KernelCode,
-    KernelCounters,
-    KernelTrial,
-    ModuleTrial,
-    PointCounters,
-    PointTrial,
-    Trial,
-    TrialCause,
-    TrialFact,
-    TrialTerm,
-)
+from ncuflow.experiments import record
 from ncuflow.experiments.variant import DATA
 from ncuflow.findings import profiled, waits
 from ncuflow.findings.kernelname import canonical
@@ -55,12 +43,12 @@ LOCAL = r"(LDL|STL)\b"
 class Compiled:
     """A kernel of a library: what it takes, how often each opcode stands in it, and a digest of its code."""
 
-    code: KernelCode
+    code: record.KernelCode
     mix: Counter[str]
     digest: str
 
 
-def compare_code(module: ModuleTrial, base: Path, change: Path) -> None:
+def compare_code(module: record.ModuleTrial, base: Path, change: Path) -> None:
     """Note in the record of a module how the kernels of its two libraries differ, or why that is not known."""
     try:
         sides = kernels(base), kernels(change)
@@ -92,8 +80,8 @@ def _listed(library: Path, written: int) -> dict[str, Compiled]:
     }
 
 
-def _code(usage: Mapping[str, int], mix: dict[str, int]) -> KernelCode:
-    return KernelCode(
+def _code(usage: Mapping[str, int], mix: dict[str, int]) -> record.KernelCode:
+    return record.KernelCode(
         **usage, local_instructions=sass.count(mix, LOCAL), instructions=sum(mix.values())
     )
 
@@ -105,10 +93,10 @@ def _differ(name: str, sides: tuple[dict[str, Compiled], dict[str, Compiled]]) -
     )
 
 
-def _difference(name: str, base: Compiled | None, change: Compiled | None) -> KernelTrial:
+def _difference(name: str, base: Compiled | None, change: Compiled | None) -> record.KernelTrial:
     more = Counter(change.mix if change else {})
     more.subtract(base.mix if base else {})
-    return KernelTrial(
+    return record.KernelTrial(
         name=name,
         base=None if base is None else base.code,
         change=None if change is None else change.code,
@@ -233,7 +221,7 @@ class CountedSide:
 
 
 def explain(
-    trial: Trial,
+    trial: record.Trial,
     planned: Sequence[Planned],
     sides: Mapping[str, CountedSide],
     held: Held,
@@ -261,8 +249,8 @@ def explain(
 
 
 def _tier(
-    trial: Trial,
-    timed: Mapping[str, PointTrial],
+    trial: record.Trial,
+    timed: Mapping[str, record.PointTrial],
     points: Sequence[Planned],
     tier: Tier,
     sides: Mapping[str, CountedSide],
@@ -289,7 +277,10 @@ def _tier(
 
 
 def note(
-    point: PointTrial, tier: Tier, pair: Sequence[Sequence[Kernel]], packages: Sequence[Path | None]
+    point: record.PointTrial,
+    tier: Tier,
+    pair: Sequence[Sequence[Kernel]],
+    packages: Sequence[Path | None],
 ) -> None:
     """Put the kernels of base and change into the record of a point, and what explains a difference of its times."""
     if not all(pair):
@@ -300,12 +291,14 @@ def note(
         [_record(kernel, package, tier) for kernel in kernels]
         for kernels, package in zip(pair, packages, strict=True)
     )
-    point.counters = PointCounters(tier=tier.name, base=base, change=change)
+    point.counters = record.PointCounters(tier=tier.name, base=base, change=change)
     if point.outcome in DIFFERS and point.timing is not None:
         _causes(point, point.timing, pair)
 
 
-def _causes(point: PointTrial, timing: TrialTiming, pair: Sequence[Sequence[Kernel]]) -> None:
+def _causes(
+    point: record.PointTrial, timing: TrialTiming, pair: Sequence[Sequence[Kernel]]
+) -> None:
     # The timed launches took turns, from settled clocks: one clock for both is all that is known of them.
     base, change = (
         attribution.Profile(kernels, kernels, rates=decomposition.LaunchRates(kernels[0]["device"]))
@@ -319,12 +312,12 @@ def _causes(point: PointTrial, timing: TrialTiming, pair: Sequence[Sequence[Kern
     point.unexplained_us, point.remainder = _rounded(found.unexplained), found.remainder
 
 
-def _cause(cause: Cause) -> TrialCause:
+def _cause(cause: Cause) -> record.TrialCause:
     kept = decomposition.causes(cause.parts, LEAST_SHARE)[:MOST_PARTS]
     rest = sum(term.delta_us for term in cause.parts if term not in kept)
     if len(kept) < len(cause.parts):
         kept = [*kept, ChangeTerm(OTHERS, OTHERS, None, None, "", rest)]
-    return TrialCause(
+    return record.TrialCause(
         kind=cause.kind,
         what=cause.what,
         base=_text(cause.base),
@@ -336,19 +329,21 @@ def _cause(cause: Cause) -> TrialCause:
     )
 
 
-def _part(term: ChangeTerm) -> TrialTerm:
+def _part(term: ChangeTerm) -> record.TrialTerm:
     delta = _rounded(term.delta_us) or 0.0
     base, change = _rounded(term.base), _rounded(term.head)
-    return TrialTerm(what=term.what, base=base, change=change, unit=term.unit, delta_us=delta)
+    return record.TrialTerm(
+        what=term.what, base=base, change=change, unit=term.unit, delta_us=delta
+    )
 
 
-def _fact(fact: Fact) -> TrialFact:
+def _fact(fact: Fact) -> record.TrialFact:
     base, change = (
         _rounded(value) if isinstance(value, float) else _scalar(value)
         for value in (fact.base, fact.head)
     )
     what = f"samples at {fact.what}" if fact.kind == "line" else fact.what
-    return TrialFact(what=what, base=base, change=change, unit=fact.unit)
+    return record.TrialFact(what=what, base=base, change=change, unit=fact.unit)
 
 
 def _scalar(value: Value) -> bool | int | float | str | None:
@@ -367,13 +362,13 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
-def _record(kernel: Kernel, package: Path | None, tier: Tier) -> KernelCounters:
+def _record(kernel: Kernel, package: Path | None, tier: Tier) -> record.KernelCounters:
     """A launch with what its tier has, also where it was counted beside those that have all."""
     metrics = {key: _rounded(kernel["metrics"].get(key)) for key in KEPT}
     stalls = {stall["reason"]: _rounded(stall["ratio"]) for stall in kernel["stalls"]}
     shared = [kernel["smem_static_bytes"], kernel["smem_dynamic_bytes"]]
     lines = waits.hottest(kernel, most=MOST_PLACES) if kernel.get("lines") else []
-    return KernelCounters(
+    return record.KernelCounters(
         name=kernel["name"],
         grid=kernel["grid"],
         block=kernel["block"],
@@ -386,10 +381,10 @@ def _record(kernel: Kernel, package: Path | None, tier: Tier) -> KernelCounters:
     )
 
 
-def _quoted_line(line: waits.HotLine, package: Path | None) -> HotPlace:
+def _quoted_line(line: waits.HotLine, package: Path | None) -> record.HotPlace:
     """A hot line, quoted from the FlashInfer of its own side."""
     root = None if package is None else package / DATA
-    return HotPlace(
+    return record.HotPlace(
         file=line.file,
         line=line.line,
         text=waits.text_of(root, line.file, line.line),

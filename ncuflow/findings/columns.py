@@ -13,16 +13,7 @@ from math import prod
 from statistics import median
 from typing import Any
 
-from ncuflow.findings.join import (
-    Joined,
-    architecture,
-    flop_type,
-    idle_us,
-    ratio,
-    tensor_peak,
-    total,
-    with_idle_tensor_pipe,
-)
+from ncuflow.findings import join
 from ncuflow.findings.limiter import Limiter
 from ncuflow.gpu.table import TABLE
 from ncuflow.model import VERSIONS, Kernel, Measurement
@@ -47,7 +38,7 @@ class Column:
     kind: str
     unit: str
     formula: str
-    compute: Callable[[Joined], Any]
+    compute: Callable[[join.Joined], Any]
     given: str = ""
     terms: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
@@ -61,7 +52,7 @@ class Column:
         return self.given or max((BY_NAME[t].source for t in self.terms), key=SOURCES.index)
 
 
-def measurement(joined: Joined) -> Measurement:
+def measurement(joined: join.Joined) -> Measurement:
     """The measurement row of one point: every column's value, None where it is unknown."""
     for column in COLUMNS:
         joined.row[column.name] = column.compute(joined)
@@ -97,7 +88,7 @@ def _timed(place: FieldColumn) -> Column:
 
 
 def _traced(
-    name: str, kind: str, unit: str, formula: str, compute: Callable[[Joined], Any]
+    name: str, kind: str, unit: str, formula: str, compute: Callable[[join.Joined], Any]
 ) -> Column:
     """A statistic over the launches that nsys saw; None where it saw none."""
     evidence = "trace.sqlite of the point's batch: the kernels in its NVTX range (tables/<target>/timeline)"
@@ -109,9 +100,9 @@ def _traced(
 def _summed(name: str, unit: str, *keys: str) -> Column:
     """Counters added up over the kernels of the point."""
 
-    def compute(joined: Joined) -> float | None:
-        counted = [with_idle_tensor_pipe(kernel["metrics"]) for kernel in joined.kernels]
-        return total(metrics.get(key) for metrics in counted for key in keys)
+    def compute(joined: join.Joined) -> float | None:
+        counted = [join.with_idle_tensor_pipe(kernel["metrics"]) for kernel in joined.kernels]
+        return join.total(metrics.get(key) for metrics in counted for key in keys)
 
     formula = f"{' + '.join(keys)} over the kernels"
     return Column(name, "float", unit, formula, compute, "ncu", keys=keys)
@@ -122,7 +113,7 @@ def _counter(
 ) -> Column:
     """A counter of the main kernel, or the product of several; a peak of 0 is none."""
 
-    def compute(joined: Joined) -> float | None:
+    def compute(joined: join.Joined) -> float | None:
         values = [joined.metrics.get(key) for key in keys]
         known = [value for value in values if value is not None and not (peak and value == 0)]
         return prod(known) / under if len(known) == len(values) else None
@@ -143,7 +134,7 @@ def _launch(
 
 
 def _stall(name: str, kind: str, unit: str, formula: str, rank: int, field: str) -> Column:
-    def compute(joined: Joined) -> Any:
+    def compute(joined: join.Joined) -> Any:
         stalls: Sequence[Any] = joined.stalls
         return stalls[rank][field] if rank < len(stalls) else None
 
@@ -158,7 +149,7 @@ def _unit(place: int, name: str, rank: str, field: str = "name") -> Column:
         "counter": (f"the name of the largest counter of the {rank} unit", "text", ""),
     }[field]  # fmt: skip
 
-    def compute(joined: Joined) -> Any:
+    def compute(joined: join.Joined) -> Any:
         units = joined.limiter.units
         return getattr(units[place], field) if place < len(units) else None
 
@@ -169,7 +160,7 @@ def _unit(place: int, name: str, rank: str, field: str = "name") -> Column:
 def _wait(name: str, formula: str, terms: tuple[str, ...], *keys: str) -> Column:
     """What a kind of wait takes of the main kernel's time."""
 
-    def compute(joined: Joined) -> float | None:
+    def compute(joined: join.Joined) -> float | None:
         return next((wait.pct for wait in joined.limiter.waits if wait.name == name), None)
 
     return Column(
@@ -189,8 +180,8 @@ def _quotient(
 ) -> Column:
     """One column over another."""
 
-    def compute(joined: Joined) -> float | None:
-        return ratio(joined.row[over], joined.row[under], scale)
+    def compute(joined: join.Joined) -> float | None:
+        return join.ratio(joined.row[over], joined.row[under], scale)
 
     formula = f"{over} / {under}{note}"
     return Column(name, "float", unit, formula, compute, terms=(over, under), scale=scale)
@@ -199,8 +190,8 @@ def _quotient(
 def _excess(name: str, part: str, whole: str, what: str) -> Column:
     """By how much a count is above one that should be as large, in per cent of it; 0 where it is not."""
 
-    def compute(joined: Joined) -> float | None:
-        share = ratio(joined.row[part], joined.row[whole], 100)
+    def compute(joined: join.Joined) -> float | None:
+        share = join.ratio(joined.row[part], joined.row[whole], 100)
         return None if share is None else max(0.0, 100 - share)
 
     formula = f"100 - 100 × {part} / {whole}, at least 0: {what}"
@@ -212,18 +203,18 @@ def below_one(share: float | None) -> float | None:
     return share if share is not None and share <= 1 else None
 
 
-def _peak(name: str, unit: str, formula: str, compute: Callable[[Joined], Any]) -> Column:
+def _peak(name: str, unit: str, formula: str, compute: Callable[[join.Joined], Any]) -> Column:
     """A ceiling of the machine."""
     evidence = TABLE.name if name.endswith("datasheet") else "ceilings.json of the evidence"
     return Column(name, "float", unit, formula, compute, "ceilings", evidence=evidence)
 
 
 def _tensor_peak(
-    source: str, formula: str, peaks: Callable[[Joined], Mapping[str, float | None]]
+    source: str, formula: str, peaks: Callable[[join.Joined], Mapping[str, float | None]]
 ) -> Column:
     """A ceiling of the machine for the type that a point computes with, or would on tensor cores."""
 
-    def compute(joined: Joined) -> float | None:
+    def compute(joined: join.Joined) -> float | None:
         row = joined.row
         return peaks(joined).get(str(row["dtype" if row["flop_type"] == "fp32" else "flop_type"]))
 
@@ -249,7 +240,7 @@ COLUMNS = (
            lambda j: j.provenance["tier"], "point"),
     Column("gpu", "text", "", "device name", lambda j: j.provenance["gpu"], "point"),
     Column("architecture", "text", "", "sm_ and the compute capability",
-           lambda j: architecture(j.provenance), "point"),
+           lambda j: join.architecture(j.provenance), "point"),
     *map(_version, VERSIONS),
     Column("date", "text", "", "when, or the first and the last day", lambda j: j.provenance["date"], "point"),
     Column("status", "text", "", "ok, wrong, skipped, error, lost", lambda j: j.timing["status"], "point"),
@@ -257,7 +248,7 @@ COLUMNS = (
     Column("dtype", "text", "", "the point's data type", lambda j: j.params.get("dtype"), "point"),
     Column("flop_type", "text", "", "the type that it computes with: of the operands of the tensor operations that were "
            "counted, fp32 where there were none, dtype where nothing was counted",
-           lambda j: flop_type(j.kernels, j.row["dtype"]), "point", terms=("dtype",)),
+           lambda j: join.flop_type(j.kernels, j.row["dtype"]), "point", terms=("dtype",)),
     *(_timed(place) for place in places(Series) if place.measured),
     _traced("time_insitu_us", "float", "µs", "median over launches of the sum of their kernels' time",
             lambda j: median(sum(o["duration_ns"] for o in launch) for launch in j.launches) / 1e3),
@@ -267,9 +258,9 @@ COLUMNS = (
                              for launch in j.launches) / 1e3),
     _traced("insitu_n", "int", "", "launches in that median", lambda j: len(j.launches)),
     _traced("kernel_gap_us", "float", "µs", "median over launches of idle time between their kernels",
-            lambda j: median(idle_us((o["start_ns"], o["end_ns"]) for o in launch) for launch in j.launches)),
+            lambda j: median(join.idle_us((o["start_ns"], o["end_ns"]) for o in launch) for launch in j.launches)),
     Column("time_ncu_us", "float", "µs", "sum of duration_ns over the point's kernels",
-           lambda j: ratio(total(kernel["duration_ns"] for kernel in j.kernels), 1e3), "ncu", keys=("duration_ns",)),
+           lambda j: join.ratio(join.total(kernel["duration_ns"] for kernel in j.kernels), 1e3), "ncu", keys=("duration_ns",)),
     _quotient("replay_distortion", "×", "time_ncu_us", "time_insitu_us"),
     Column("flops_analytic", "float", "FLOP", WORK, lambda j: j.timing["flops"], "point"),
     Column("bytes_analytic", "float", "B", WORK, lambda j: j.timing["bytes"], "point"),
@@ -280,7 +271,7 @@ COLUMNS = (
     _summed("bytes_l2_counted", "B", "l2_bytes_l1"),
     _summed("bytes_l1_counted", "B", "l1_bytes"),
     Column("flops_ratio", "float", "×", "flops_analytic / (flops_tensor_counted; of 0: flops_counted)",
-           lambda j: ratio(j.row["flops_analytic"], j.row["flops_tensor_counted"] or j.row["flops_counted"]),
+           lambda j: join.ratio(j.row["flops_analytic"], j.row["flops_tensor_counted"] or j.row["flops_counted"]),
            terms=("flops_analytic", "flops_tensor_counted", "flops_counted")),
     _quotient("bytes_ratio", "×", "bytes_analytic", "bytes_dram_counted"),
     _quotient("moved_ratio", "×", "bytes_dram_counted", "bytes_analytic", note=": moved over needed"),
@@ -309,14 +300,14 @@ COLUMNS = (
     _tensor_peak("datasheet", "published dense peak of the part", lambda j: j.ceilings["datasheet"]["tflops"]),
     Column("ceiling_tensor_tflops_counter", "float", "TFLOPS",
            "tensor_flops_peak_per_second of the longest kernel that has one: the peak of the instruction that ran",
-           lambda j: ratio(tensor_peak(j.kernels), 1e12), "ncu", keys=("tensor_flops_peak_per_second",)),
+           lambda j: join.ratio(join.tensor_peak(j.kernels), 1e12), "ncu", keys=("tensor_flops_peak_per_second",)),
     _tensor_peak("measured", "the highest of a large matrix product and of the points on this machine",
                  lambda j: j.ceilings["measured"]["tensor_tflops"]),
     _quotient("gbs_fraction_datasheet", "of 1", "gbs", "ceiling_dram_gbs_datasheet"),
     _quotient("gbs_fraction_counter", "of 1", "dram_gbs_counted", "ceiling_dram_gbs_counter"),
     Column("gbs_fraction_measured", "float", "of 1",
            "gbs / ceiling_dram_gbs_measured; null above 1: not all of those bytes passed DRAM",
-           lambda j: below_one(ratio(j.row["gbs"], j.row["ceiling_dram_gbs_measured"])),
+           lambda j: below_one(join.ratio(j.row["gbs"], j.row["ceiling_dram_gbs_measured"])),
            terms=("gbs", "ceiling_dram_gbs_measured")),
     _quotient("tflops_fraction_datasheet", "of 1", "tflops", "ceiling_tensor_tflops_datasheet"),
     _quotient("tflops_fraction_counter", "of 1", "tensor_tflops_counted", "ceiling_tensor_tflops_counter"),
@@ -342,7 +333,7 @@ COLUMNS = (
     _launch("grid_size", "blocks", lambda main: main["grid_size"], formula="of the main kernel"),
     _launch("block_size", "threads", lambda main: main["block_size"], formula="of the main kernel"),
     _launch("registers", "/thread", lambda main: main["registers"], "registers"),
-    _launch("smem_bytes", "B/block", lambda main: total((main["smem_static_bytes"], main["smem_dynamic_bytes"])),
+    _launch("smem_bytes", "B/block", lambda main: join.total((main["smem_static_bytes"], main["smem_dynamic_bytes"])),
             "smem_static", "smem_dynamic"),
     _counter("waves", "", "waves", note=": grid over what the GPU holds at once"),
     _stall("top_stall", "text", "", "the largest stall of the main kernel", 0, "reason"),

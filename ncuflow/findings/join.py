@@ -13,18 +13,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ncuflow import model
 from ncuflow.findings import limiter
 from ncuflow.findings.kernelname import MERGE
-from ncuflow.model import (
-    Ceilings,
-    Kernel,
-    Measurement,
-    Operation,
-    Params,
-    Provenance,
-    Stall,
-    TimingRow,
-)
 
 TORCH = "at::native::"
 TENSOR_OPERATIONS = ("tensor_flops", "tensor_int_ops")
@@ -42,14 +33,14 @@ class Joined:
     measurement as far as they are computed.
     """
 
-    timing: TimingRow
-    params: Params
-    kernels: Sequence[Kernel]
-    operations: Sequence[Operation]
-    ceilings: Ceilings
-    provenance: Provenance
+    timing: model.TimingRow
+    params: model.Params
+    kernels: Sequence[model.Kernel]
+    operations: Sequence[model.Operation]
+    ceilings: model.Ceilings
+    provenance: model.Provenance
     lost: Sequence[str] = ()
-    row: Measurement = field(default_factory=dict)
+    row: model.Measurement = field(default_factory=dict)
 
     @property
     def problems(self) -> str | None:
@@ -58,7 +49,7 @@ class Joined:
         return "; ".join([*self.lost, *named]) or None
 
     @cached_property
-    def main(self) -> Kernel | None:
+    def main(self) -> model.Kernel | None:
         """The kernel that stands for the point."""
         return main_kernel(self.kernels)
 
@@ -68,7 +59,7 @@ class Joined:
         return self.main["metrics"] if self.main else {}
 
     @cached_property
-    def stalls(self) -> list[Stall]:
+    def stalls(self) -> list[model.Stall]:
         """Stalls of the main kernel with a known share, the largest first."""
         known = [s for s in (self.main["stalls"] if self.main else ()) if s["kind"] == "stall"]
         shared = [s for s in known if s["share"] is not None]
@@ -104,9 +95,9 @@ class Joined:
         return ratio(spent, whole, 100) if self.main and others else None
 
     @cached_property
-    def launches(self) -> list[list[Operation]]:
+    def launches(self) -> list[list[model.Operation]]:
         """What ran on the GPU in each launch of the point that nsys saw, copies aside."""
-        found: dict[int | None, list[Operation]] = defaultdict(list)
+        found: dict[int | None, list[model.Operation]] = defaultdict(list)
         for operation in self.operations:
             if operation["kind"] in ("kernel", "graph"):
                 found[operation["launch"]].append(operation)
@@ -134,7 +125,7 @@ def architecture(provenance: Mapping[str, Any]) -> str | None:
     return "sm_" + str(capability).replace(".", "") if capability else None
 
 
-def main_kernel(kernels: Sequence[Kernel]) -> Kernel | None:
+def main_kernel(kernels: Sequence[model.Kernel]) -> model.Kernel | None:
     """The longest kernel of a point: the one whose limiter, stalls and occupancy stand for it, a merge as any other.
 
     None where one of several has no time: it may be the longest. Where none has one, as in what was compiled and
@@ -147,23 +138,23 @@ def main_kernel(kernels: Sequence[Kernel]) -> Kernel | None:
     return others[0] if len(others) == 1 and not any(times) else None
 
 
-def is_merge(kernel: Kernel) -> bool:
+def is_merge(kernel: model.Kernel) -> bool:
     """Whether a kernel merges what a split over the KV cache left."""
     return kernel["name"].startswith(MERGE)
 
 
-def is_torchs(kernel: Kernel) -> bool:
+def is_torchs(kernel: model.Kernel) -> bool:
     """Whether a kernel is PyTorch's own: the add of a separate add and norm, a fill. Not FlashInfer's to change."""
     return TORCH in (kernel["demangled"] or "")
 
 
-def led_by_torch(kernels: Sequence[Kernel]) -> bool:
+def led_by_torch(kernels: Sequence[model.Kernel]) -> bool:
     """Whether the main kernel of a point is PyTorch's, so that its rate and limiter say nothing of FlashInfer's."""
     main = main_kernel(kernels)
     return main is not None and is_torchs(main)
 
 
-def tensor_peak(kernels: Sequence[Kernel]) -> float | None:
+def tensor_peak(kernels: Sequence[model.Kernel]) -> float | None:
     """FLOP/s at most of the tensor instruction in the longest kernel that ran one: a merge after it runs none."""
     ran = [kernel for kernel in kernels if kernel["metrics"].get("tensor_flops_peak_per_second")]
     longest = max(ran, key=lambda kernel: kernel["duration_ns"] or 0, default=None)
@@ -185,7 +176,7 @@ def tensor_types(metrics: Iterable[Mapping[str, Any]]) -> list[str]:
     return sorted({"fp8" if len(g) > 1 and NARROW.issuperset(g) else "/".join(g) for g in groups})
 
 
-def flop_type(kernels: Sequence[Kernel], declared: Any) -> str | None:
+def flop_type(kernels: Sequence[model.Kernel], declared: Any) -> str | None:
     """The type that a call computes with: that of its longest kernel with tensor operations, joined by + where they are
     several; fp32 where counters saw none; and as it was declared where they do not tell."""
     ran = [kernel for kernel in kernels if kernel.get("tensor_types")]

@@ -11,24 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ncuflow import model
 from ncuflow.evidence.provenance import load_provenance, of_captures
 from ncuflow.findings import ceilings
 from ncuflow.findings.columns import COLUMNS, measurement
 from ncuflow.findings.join import Joined, tensor_types
 from ncuflow.findings.noise import floors
 from ncuflow.io import BadInput, write_json
-from ncuflow.model import (
-    DEEP,
-    CaptureRow,
-    Kernel,
-    OfKernel,
-    Params,
-    Point,
-    Results,
-    Row,
-    TimingRow,
-    Turns,
-)
 from ncuflow.parquet import read_columns, read_table, write_table
 from ncuflow.record import Series, places
 from ncuflow.target.contract import known
@@ -57,7 +46,7 @@ def grouped(rows: list[Any], *keys: str) -> dict[Any, list[Any]]:
     return out
 
 
-def kernels(tables: Path) -> list[Kernel]:
+def kernels(tables: Path) -> list[model.Kernel]:
     """Kernel rows with what was measured of each nested inside: metrics by key, stalls, breakdown, rules."""
     nested = ("stalls", "breakdown", "rules")
     found = {name: grouped(read(tables, name), "report", "kernel") for name in ("metrics", *nested)}
@@ -70,28 +59,28 @@ def kernels(tables: Path) -> list[Kernel]:
     return rows
 
 
-def _without_key(row: Row) -> Any:
-    return {name: row[name] for name in row if name not in OfKernel.__annotations__}
+def _without_key(row: model.Row) -> Any:
+    return {name: row[name] for name in row if name not in model.OfKernel.__annotations__}
 
 
-def results(target: str, tables: Path, evidence: Path, recording: str | None) -> Results:
+def results(target: str, tables: Path, evidence: Path, recording: str | None) -> model.Results:
     """Everything that is known of one target, joined on the point id."""
     environment = load_provenance(evidence, recording)
     machine = ceilings.machine(environment["gpu"], ceilings.load(evidence, environment["gpu"]))
     all_kernels = kernels(tables)
-    captures: list[CaptureRow] = read(tables, "captures")
+    captures: list[model.CaptureRow] = read(tables, "captures")
     _same_gpu([(k["report"], k["device"]) for k in all_kernels], environment["gpu"], evidence)
     _same_gpu([(c["report"], c["gpu"]) for c in captures], environment["gpu"], evidence)
     of_batch = {
         batch: of_captures(environment, rows) for batch, rows in grouped(captures, "batch").items()
     }
-    sweep = grouped([k for k in all_kernels if k["batch"] != DEEP], "point")
+    sweep = grouped([k for k in all_kernels if k["batch"] != model.DEEP], "point")
     timeline = grouped(read(tables, "timeline"), "point")
     lost = grouped(read(tables, "lost"), "point")
-    timed: list[TimingRow] = read(tables, "timing")
+    timed: list[model.TimingRow] = read(tables, "timing")
     runs = grouped(timed, "point")
 
-    def joined(timing: TimingRow) -> Joined:
+    def joined(timing: model.TimingRow) -> Joined:
         """Of the run that counters and trace are of; of further runs, the times alone."""
         point, first, params = timing["point"], not timing["run"], json.loads(timing["params"])
         _known_kinds(target, point, params, evidence)
@@ -118,13 +107,13 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
         ],
         "ceilings": machine,
         "points": points,
-        "deep": _deep([k for k in all_kernels if k["batch"] == DEEP], tables),
+        "deep": _deep([k for k in all_kernels if k["batch"] == model.DEEP], tables),
         "pairs": _pairs(tables),
         "noise": floors(points, repeats),
     }
 
 
-def _known_kinds(target: str, point: str, params: Params, evidence: Path) -> None:
+def _known_kinds(target: str, point: str, params: model.Params, evidence: Path) -> None:
     """BadInput where a parameter is of another kind than the target's."""
     try:
         if declared := known().get(target):
@@ -140,7 +129,7 @@ def _same_gpu(devices: list[tuple[str, str | None]], gpu: str | None, evidence: 
             raise BadInput(evidence, f"{report} is of {device}, but environment.json is of {gpu}")
 
 
-def _runs(timed: list[TimingRow]) -> dict[str, list[Any]]:
+def _runs(timed: list[model.TimingRow]) -> dict[str, list[Any]]:
     """Samples of each run by series, µs; of host and plan times, which move between runs, the medians."""
     ordered = sorted((t for t in timed if t["status"] == "ok"), key=lambda t: t["run"])
     return {
@@ -151,7 +140,7 @@ def _runs(timed: list[TimingRow]) -> dict[str, list[Any]]:
     }
 
 
-def point_of(joined: Joined, timed: list[TimingRow]) -> Point:
+def point_of(joined: Joined, timed: list[model.TimingRow]) -> model.Point:
     """What results say of a point; timed: its rows of the timing table, of all runs."""
     timing, row = joined.timing, measurement(joined)
     return {
@@ -179,7 +168,7 @@ def point_of(joined: Joined, timed: list[TimingRow]) -> Point:
     }
 
 
-def _deep(kernels: list[Kernel], tables: Path) -> list[Kernel]:
+def _deep(kernels: list[model.Kernel], tables: Path) -> list[model.Kernel]:
     lines = grouped(read(tables, "lines"), "report", "kernel")
     for kernel in kernels:
         found = lines[kernel["report"], kernel["kernel"]]
@@ -187,7 +176,7 @@ def _deep(kernels: list[Kernel], tables: Path) -> list[Kernel]:
     return kernels
 
 
-def _pairs(tables: Path) -> list[Turns]:
+def _pairs(tables: Path) -> list[model.Turns]:
     """The pairs that were timed in turns; of each side the times, without what names it."""
     return [
         {
@@ -201,11 +190,11 @@ def _pairs(tables: Path) -> list[Turns]:
     ]
 
 
-def _times(row: Row) -> Any:
+def _times(row: model.Row) -> Any:
     return {place.column: row[place.column] for place in places(Series)}
 
 
-def table_of(found: Results) -> pa.Table:
+def table_of(found: model.Results) -> pa.Table:
     """The measurement rows of all points as a table."""
     import pyarrow as pa
 

@@ -14,18 +14,7 @@ from statistics import linear_regression, median
 from typing import Any
 
 from ncuflow.io import JsonObject
-from ncuflow.race.record import (
-    CheckedCase,
-    Exponent,
-    HostTiming,
-    MeasuredPoint,
-    Outcome,
-    PlanAt,
-    PlanCurve,
-    Relative,
-    TrialTiming,
-    TurnsTiming,
-)
+from ncuflow.race import record
 from ncuflow.race.rounds import ALPHA, LOOKS, Interval, Judged, interval, look
 from ncuflow.race.sides import BaseError, LostError, Side, SideError, burst, of_base
 from ncuflow.sweep.points import Planned
@@ -71,17 +60,17 @@ def checked(
     target: Target,
     points: Sequence[Planned],
     tell: Tell,
-    seen: dict[str, CheckedCase] | None = None,
-) -> list[MeasuredPoint]:
+    seen: dict[str, record.CheckedCase] | None = None,
+) -> list[record.MeasuredPoint]:
     """Each point with its cases, outcome "unchecked" where all of them are right. seen: cases that were checked before.
 
     After a variant that hung, or lost the GPU, the points that follow are not tried.
     """
-    found: list[MeasuredPoint] = []
+    found: list[record.MeasuredPoint] = []
     seen = {} if seen is None else seen
     lost = None
     for point in points:
-        trial = MeasuredPoint(point=point.id, outcome="unchecked")
+        trial = record.MeasuredPoint(point=point.id, outcome="unchecked")
         found.append(trial)
         if lost is not None:
             trial.reason = f"the trial ended at {lost}"
@@ -98,7 +87,7 @@ def checked(
     return found
 
 
-def _case(sides: Sides, case: Planned) -> CheckedCase:
+def _case(sides: Sides, case: Planned) -> record.CheckedCase:
     """How the variant does at a case: in the plain launch, then from a side stream and with extreme inputs. Where it fails the
     base is asked as well: what that cannot do (an API that takes no stream, what comes of infinities) is not the variant's."""
     found = _check(sides.change, case, sides.limit_s)
@@ -114,10 +103,10 @@ def _case(sides: Sides, case: Planned) -> CheckedCase:
     if base.status == "ok":
         return found
     reason = f"the base is no better: {base.reason}"
-    return CheckedCase(id=case.id, status="skipped", reason=reason, check=base.check)
+    return record.CheckedCase(id=case.id, status="skipped", reason=reason, check=base.check)
 
 
-def _right(case: Planned, base: dict[str, CheckedCase]) -> dict[str, CheckedCase]:
+def _right(case: Planned, base: dict[str, record.CheckedCase]) -> dict[str, record.CheckedCase]:
     """What the base said of a case. Raises BaseError where it was lost there."""
     for found in base.values():
         if found.status == "lost":
@@ -125,24 +114,26 @@ def _right(case: Planned, base: dict[str, CheckedCase]) -> dict[str, CheckedCase
     return base
 
 
-def _check_on_side_stream(side: Side, case: Planned, limit_s: float) -> dict[str, CheckedCase]:
+def _check_on_side_stream(
+    side: Side, case: Planned, limit_s: float
+) -> dict[str, record.CheckedCase]:
     """What is wrong in another launch than the plain one, by how it was launched; by "" where that failed."""
     try:
         found = side.ask("side_stream", limit_s, point=case.as_dict())["wrong"]
     except SideError as error:
         return {"": _failed(case, error)}
-    return {how: CheckedCase.model_validate(wrong) for how, wrong in found.items()}
+    return {how: record.CheckedCase.model_validate(wrong) for how, wrong in found.items()}
 
 
-def _check(side: Side, case: Planned, limit_s: float) -> CheckedCase:
+def _check(side: Side, case: Planned, limit_s: float) -> record.CheckedCase:
     try:
-        return CheckedCase.model_validate(side.ask("check", limit_s, point=case.as_dict()))
+        return record.CheckedCase.model_validate(side.ask("check", limit_s, point=case.as_dict()))
     except SideError as error:
         return _failed(case, error)
 
 
-def _failed(case: Planned, error: SideError) -> CheckedCase:
-    return CheckedCase(id=case.id, status=failure(error), reason=str(error))
+def _failed(case: Planned, error: SideError) -> record.CheckedCase:
+    return record.CheckedCase(id=case.id, status=failure(error), reason=str(error))
 
 
 def failure(error: SideError) -> Any:
@@ -150,7 +141,7 @@ def failure(error: SideError) -> Any:
     return "lost" if isinstance(error, LostError) else "error"
 
 
-def _conclude(trial: MeasuredPoint) -> None:
+def _conclude(trial: record.MeasuredPoint) -> None:
     """The outcome of a point of which a case is not right. An edge that is left out leaves the others."""
     for status in ("lost", "wrong", "error"):
         bad = next((case for case in trial.cases if case.status == status), None)
@@ -167,7 +158,7 @@ def _conclude(trial: MeasuredPoint) -> None:
 def timed(
     sides: Sides,
     points: Sequence[Planned],
-    trials: Sequence[MeasuredPoint],
+    trials: Sequence[record.MeasuredPoint],
     effect: float,
     tell: Tell,
     of: int = 0,
@@ -249,14 +240,14 @@ class Series:
             "rounds": len(self.times["base"]),
         }
 
-    def turns(self, alpha: float) -> TurnsTiming:
+    def turns(self, alpha: float) -> record.TurnsTiming:
         """All rounds, not looked at before."""
         sides = (self.times[name] for name in SIDES[1:])
         change, noise = (
             interval([t / b for t, b in zip(own, self.times["base"], strict=True)], alpha).relative
             for own in sides
         )
-        return TurnsTiming(
+        return record.TurnsTiming(
             base_us=median(self.times["base"]),
             change_us=median(self.times["change"]),
             change=change,
@@ -264,20 +255,20 @@ class Series:
             rounds=len(self.times["base"]),
         )
 
-    def host(self) -> HostTiming:
+    def host(self) -> record.HostTiming:
         """As a time of the host."""
         assert self.judged is not None
-        return HostTiming(**self.summary(), outcome=self.judged.verdict)
+        return record.HostTiming(**self.summary(), outcome=self.judged.verdict)
 
 
 @dataclass(frozen=True)
 class InTurns:
     """What turns say of a point. call, plan: of the host, None where they were not taken."""
 
-    outcome: Outcome
-    timing: TrialTiming
-    call: HostTiming | None = None
-    plan: HostTiming | None = None
+    outcome: record.Outcome
+    timing: record.TrialTiming
+    call: record.HostTiming | None = None
+    plan: record.HostTiming | None = None
 
 
 def in_turns(
@@ -310,7 +301,7 @@ def in_turns(
     assert judged is not None
     return InTurns(
         judged.verdict,
-        TrialTiming(**kinds[GPU].summary(), throttled=throttled),
+        record.TrialTiming(**kinds[GPU].summary(), throttled=throttled),
         *(kinds[kind].host() if kind in kinds else None for kind in (CALL, PLAN)),
     )
 
@@ -319,7 +310,7 @@ BATCHES = (1, 4, 16, 64, 256, 1024)  # numbers of sequences that plan() is timed
 CURVE_ROUNDS = 13
 
 
-def plan_curve(sides: Sides, points: Mapping[int, Planned]) -> PlanCurve | None:
+def plan_curve(sides: Sides, points: Mapping[int, Planned]) -> record.PlanCurve | None:
     """plan() of points by their number of sequences, in turns; None of a target that has none. Raises SideError or BaseError
     where one cannot be prepared."""
     for name in SIDES:
@@ -338,21 +329,21 @@ def plan_curve(sides: Sides, points: Mapping[int, Planned]) -> PlanCurve | None:
         sides.ask(name, "close")
     alpha = ALPHA / len(points)
     slopes = {name: _exponent({b: s.times[name] for b, s in kinds.items()}) for name in SIDES}
-    return PlanCurve(
-        points=[PlanAt(batch=b, timing=series.turns(alpha)) for b, series in kinds.items()],
+    return record.PlanCurve(
+        points=[record.PlanAt(batch=b, timing=series.turns(alpha)) for b, series in kinds.items()],
         base=slopes["base"],
         change=slopes["change"],
     )
 
 
-def _exponent(times: Mapping[int, Sequence[float]]) -> Exponent:
+def _exponent(times: Mapping[int, Sequence[float]]) -> record.Exponent:
     """How times grow with a size, of rounds that each had all sizes."""
     sizes = [log(size) for size in times]
     rounds = zip(*times.values(), strict=True)
     slopes = [linear_regression(sizes, [log(time) for time in one]).slope for one in rounds]
     found = interval([exp(slope) for slope in slopes], ALPHA)
     bounds = (found.estimate, found.low, found.high)
-    return Exponent(**dict(zip(("slope", "low", "high"), map(log1p, bounds), strict=True)))
+    return record.Exponent(**dict(zip(("slope", "low", "high"), map(log1p, bounds), strict=True)))
 
 
 Round = dict[str, dict[str, list[float]]]  # by kind and side, there and back
@@ -379,6 +370,6 @@ def _round(sides: Sides, kinds: Sequence[str], turned: bool, **words: Any) -> tu
     return found, throttled
 
 
-def with_interval(found: Interval | Relative) -> str:
+def with_interval(found: Interval | record.Relative) -> str:
     """+1.2 % (+0.8 to +1.6)"""
     return f"{100 * found.estimate:+z.1f} % ({100 * found.low:+z.1f} to {100 * found.high:+z.1f})"

@@ -26,17 +26,8 @@ from ncuflow.io import JsonObject, UsageError
 from ncuflow.race.hooks import Drawn, Forced, Substitute, sharing
 from ncuflow.race.host import pinned
 from ncuflow.race.record import CheckedCase, CompileError, Module, Worst
-from ncuflow.run import builds, timing
+from ncuflow.run import builds, prepare, timing
 from ncuflow.run import launch as launch
-from ncuflow.run.prepare import (
-    CheckedLaunch,
-    check,
-    check_extreme,
-    check_on_side_stream,
-    plant,
-    planted_faults,
-    warm_up,
-)
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target, load
 from ncuflow.target.launch import Launch, NotHereError, Tensor
@@ -90,7 +81,7 @@ class Worker:
         self._specs: JsonObject = {}
         self._needed: dict[str, list[str]] = {}  # by the name of a module, ids of points
         self._failed: list[JsonObject] = []
-        self._faults = planted_faults(os.environ)
+        self._faults = prepare.planted_faults(os.environ)
         self._drawn = Drawn()
         self._expected: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
 
@@ -212,8 +203,8 @@ class Worker:
         found = None
         for seed in seeds:
             launch = self._prepare(point, seed)
-            warm_up(self.device, launch)
-            checked = check(self.device, launch)
+            prepare.warm_up(self.device, launch)
+            checked = prepare.check(self.device, launch)
             if checked.wrong is not None:
                 return _wrong(point, checked, checked.wrong, seed)
             found = CheckedCase(id=point.id, status="ok", check=checked.check)
@@ -227,11 +218,13 @@ class Worker:
         launched: CheckedCase}}."""
         case = planned(point)
         launch = self._prepare(case, SEEDS[0])
-        warm_up(self.device, launch)
-        found = {"launched from a stream of its own": check_on_side_stream(self.device, launch)}
+        prepare.warm_up(self.device, launch)
+        found = {
+            "launched from a stream of its own": prepare.check_on_side_stream(self.device, launch)
+        }
         for what, put in launch.extremes.items():
             put()
-            found[f"with {what}"] = check_extreme(self.device, launch)
+            found[f"with {what}"] = prepare.check_extreme(self.device, launch)
         del launch
         self.device.release()
         return {
@@ -256,7 +249,7 @@ class Worker:
         goes first."""
         self._ready.clear()
         launch = self._prepare(planned(point), seed)
-        warm_up(self.device, launch)
+        prepare.warm_up(self.device, launch)
         return {"each_us": self._enter("", launch, OF_MANY if brief else OF_POINT)}
 
     def _enter(self, name: str, launch: Launch, plan: BurstPlan) -> float:
@@ -282,17 +275,17 @@ class Worker:
     def _prepared(self, name: str, point: Planned, checked: bool) -> JsonObject:
         with sharing(self._drawn):
             launch = self._target(point).prepare(point.params)
-        launch = plant(launch, point.id, self._faults)
+        launch = prepare.plant(launch, point.id, self._faults)
         if launch.reset is not None:  # what a run overwrites is nobody else's
             self._drawn, self._expected = Drawn(), {}
         return self._entered(name, launch, checked)
 
     def _entered(self, name: str, launch: Launch, checked: bool) -> JsonObject:
         """A launch, warm, checked where that is asked for, and ready if it is right."""
-        warm_up(self.device, launch)
+        prepare.warm_up(self.device, launch)
         found: JsonObject = {"status": "ok", "reason": None, "check": None}
         if checked:
-            result, wrong, _ = check(self.device, self._with_reference(launch))
+            result, wrong, _ = prepare.check(self.device, self._with_reference(launch))
             found["check"] = result.model_dump()
             if wrong is not None:
                 return found | {"status": "wrong", "reason": wrong}
@@ -371,7 +364,7 @@ class Worker:
     def do_kernels(self, point: JsonObject) -> JsonObject:
         """What a point's call resolves to: {"kernels": their names, "backend": that plan() chose, None where it says none}."""
         launch = self._prepare(planned(point), SEEDS[0])
-        warm_up(self.device, launch)
+        prepare.warm_up(self.device, launch)
         reset(launch)
         found = self.device.kernels(launch.run)
         backend = launch.info.get("backend")
@@ -424,7 +417,7 @@ def gpu() -> Any:
     return Gpu()
 
 
-def _wrong(point: Planned, checked: CheckedLaunch, reason: str, seed: int) -> CheckedCase:
+def _wrong(point: Planned, checked: prepare.CheckedLaunch, reason: str, seed: int) -> CheckedCase:
     """What is said of a wrong result."""
     worst = None if checked.worst is None else Worst(**checked.worst)
     return CheckedCase(

@@ -24,18 +24,9 @@ from itertools import count
 from pathlib import Path, PurePath
 from typing import Any
 
-from ncuflow import locks
+from ncuflow import io, locks
 from ncuflow.gpu import nvml
 from ncuflow.gpu.lock import lock_folder, own_folder
-from ncuflow.io import (
-    BadInput,
-    CommandError,
-    JsonObject,
-    UsageError,
-    read_json,
-    write_json,
-    write_text,
-)
 from ncuflow.private import masked, masked_line
 from ncuflow.run import FATAL, OK, SOME_FAILED
 from ncuflow.run.gpu import cuda_not_begun, load_libraries
@@ -125,7 +116,7 @@ def modules(
 ) -> list[Any]:
     """JIT modules (JitSpec) of the points, one per name. unnamed: gets by its id the error of a point whose modules cannot
     be named, whatever its kernel's code raises; it fails when it is prepared. Raises that error without it."""
-    found: JsonObject = {}
+    found: io.JsonObject = {}
     for point in points:
         try:
             found |= {spec.name: spec for spec in target.modules(point.params)}
@@ -141,7 +132,7 @@ def build(
     jobs: int,
     log: Callable[[str], None],
     taken: Callable[[], object] = lambda: None,
-) -> list[JsonObject]:
+) -> list[io.JsonObject]:
     """Build the modules, ``jobs`` files at once; one that is up to date takes milliseconds.
 
     taken: is called when no other process would compile them any more. Returns [{"name", "status", "reason"}], status
@@ -203,7 +194,7 @@ def _compile(
     for spec in specs:
         spec.write_ninja()
     graph = notes / f"ncuflow.{os.getpid()}.ninja"
-    write_text(graph, "".join(f"{line}\n" for line in _graph(specs, notes)))
+    io.write_text(graph, "".join(f"{line}\n" for line in _graph(specs, notes)))
     folder = Path(specs[0].ninja_path).parent.parent
     command = ["ninja", "-C", str(folder), "-f", str(graph), "-k", "0", "-j", str(jobs)]
     left = list(specs)
@@ -316,7 +307,7 @@ def _compiling(held: ExitStack) -> int:
     return handle
 
 
-def _build_one(spec: Any, log: Callable[[str], None]) -> JsonObject:
+def _build_one(spec: Any, log: Callable[[str], None]) -> io.JsonObject:
     status, reason = "built", None
     try:
         if getattr(spec, "is_aot", False):
@@ -332,20 +323,20 @@ def _build_one(spec: Any, log: Callable[[str], None]) -> JsonObject:
 def _wanted(paths: Sequence[Path], log: Callable[[str], None]) -> list[Any]:
     """The modules of the points of all files, one per name."""
     known = capabilities(os.environ, nvml.capabilities)
-    found: JsonObject = {}
+    found: io.JsonObject = {}
     unnamed: dict[str, Exception] = {}
     for path in paths:
-        entries = read_json(path)
+        entries = io.read_json(path)
         try:
             target = load(entries[0]["target"])
         except (LookupError, TypeError):
-            raise BadInput(path, "not a list of points") from None
+            raise io.BadInput(path, "not a list of points") from None
         except ValueError as error:
-            raise UsageError(str(error)) from None
+            raise io.UsageError(str(error)) from None
         wanted = buildable(target, read_points(path, target), known, log)
         found |= {spec.name: spec for spec in modules(target, wanted, unnamed)}
     if unnamed and not found:
-        raise CommandError(one_line(next(iter(unnamed.values()))), FATAL)
+        raise io.CommandError(one_line(next(iter(unnamed.values()))), FATAL)
     for point, why in unnamed.items():
         log(f"{point}: not built: {one_line(why)}")
     return list(found.values())
@@ -372,9 +363,9 @@ def command(*, points: list[Path], out: Path, jobs: int | None = None) -> int:
             with cuda_not_begun():
                 found = build(_wanted(points, log), workers, log, first.close)
     except (ImportError, RuntimeError) as error:
-        raise CommandError(one_line(error), FATAL) from None
+        raise io.CommandError(one_line(error), FATAL) from None
     seconds = round(time.perf_counter() - start, 3)
-    write_json(out, {"modules": found, "jobs": workers, "seconds": seconds})
+    io.write_json(out, {"modules": found, "jobs": workers, "seconds": seconds})
     failed = [module for module in found if module["status"] == "error"]
     for module in failed:
         log(f"{module['name']}: {module['reason']}")

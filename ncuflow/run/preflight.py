@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, ClassVar, Literal
 
-from ncuflow import answer
+from ncuflow import answer, process
 from ncuflow.evidence import provenance as provenance_of
 from ncuflow.evidence.points import Contents
 from ncuflow.evidence.provenance import origin, whole
@@ -25,14 +25,6 @@ from ncuflow.gpu.nvml import NoGpuError
 from ncuflow.io import JsonObject, scratch, write_json
 from ncuflow.model import Provenance
 from ncuflow.origin import package_version
-from ncuflow.process import (
-    CaptureError,
-    ProcessExit,
-    minimal_environment,
-    output_of,
-    python_environment,
-    run_child,
-)
 from ncuflow.run import ceilings, machine, ncu, nsys
 from ncuflow.run.builds import as_line, one_line
 from ncuflow.run.ceilings import Driver
@@ -186,7 +178,7 @@ def _tool_version(name: str) -> str | None:
     program = machine.tool(name)
     if program is None:
         return None
-    text = output_of([program, "--version"]) or ""
+    text = process.output_of([program, "--version"]) or ""
     release = re.search(r"release [\d.]+, V([\d.]+)", text)
     return release.group(1) if release else parse_version(text)
 
@@ -221,7 +213,7 @@ def findings(
     if gpu is not None:
         rows.append(counter_finding(machine.counters_refused_here()))
         rows.append(process_finding(nvml.first().processes()))
-        rows.append(dcgm_finding(output_of(["ps", "-eo", "comm"])))
+        rows.append(dcgm_finding(process.output_of(["ps", "-eo", "comm"])))
     rows.append(lock_finding(Path(tempfile.gettempdir()) / "nsight-compute-lock", os.getuid()))
     rows.append(cache_finding(*cache_place()))
     rows += [installed(name, shutil.which(name) and "found") for name in ("ninja", "g++")]
@@ -368,14 +360,14 @@ class TorchCheck:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        self._outcome: ProcessExit | None = None
+        self._outcome: process.ProcessExit | None = None
         self._thread = Thread(target=self._ask, daemon=True)
         self._thread.start()
 
     def _ask(self) -> None:
-        command, environment = [sys.executable, "-c", ASK], python_environment()
-        with suppress(CaptureError):
-            self._outcome = run_child(
+        command, environment = [sys.executable, "-c", ASK], process.python_environment()
+        with suppress(process.CaptureError):
+            self._outcome = process.run_child(
                 command, env=environment, timeout=LIMIT_S, on_line=self._lines.append
             )
 
@@ -421,7 +413,7 @@ def why_unfit(tool: str) -> str | None:
         said = ProfilerOutput(f"preflight {tool}", 1, stage / "records")
         try:
             outcome, found = (_ncu if tool == "ncu" else _nsys)(stage, said)
-        except CaptureError as error:
+        except process.CaptureError as error:
             return str(error)
     if said.refused:
         return "the driver refuses performance counters (ERR_NVGPUCTRPERM)"
@@ -432,19 +424,21 @@ def why_unfit(tool: str) -> str | None:
     return f"made no report of a tiny kernel{ended}{said.last and ': '}{said.last}"
 
 
-def _ncu(stage: Path, said: ProfilerOutput) -> tuple[ProcessExit, Contents | None]:
+def _ncu(stage: Path, said: ProfilerOutput) -> tuple[process.ProcessExit, Contents | None]:
     command = [ncu.ncu_program(), "--clock-control", "none", "--metrics", ncu.DURATION]
     command += ["-f", "-o", str(stage / "probe"), sys.executable, "-c", PROGRAM]
-    outcome = run_child(command, env=minimal_environment(), timeout=LIMIT_S, on_line=said.line)
+    outcome = process.run_child(
+        command, env=process.minimal_environment(), timeout=LIMIT_S, on_line=said.line
+    )
     report = stage / "probe.ncu-rep"
     return outcome, ncu.count_kernels(report, []) if report.exists() else Contents()
 
 
-def _nsys(stage: Path, said: ProfilerOutput) -> tuple[ProcessExit, Contents]:
+def _nsys(stage: Path, said: ProfilerOutput) -> tuple[process.ProcessExit, Contents]:
     (stage / "home").mkdir()
     env = nsys.program_environment({}, stage / "home")
     profiled, restore = nsys.profile_command(str(stage / "probe"))
     command = [*profiled, *restore, sys.executable, "-c", PROGRAM]
-    outcome = run_child(command, env=env, timeout=LIMIT_S, on_line=said.line)
+    outcome = process.run_child(command, env=env, timeout=LIMIT_S, on_line=said.line)
     sqlite = nsys.export(stage / "probe.nsys-rep", env, LIMIT_S, said.line)
     return outcome, nsys.count_kernels(sqlite, []) if sqlite else Contents()

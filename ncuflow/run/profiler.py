@@ -13,18 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncuflow.evidence.points import (
-    Contents,
-    all_failed,
-    capture_record,
-    keep_nothing,
-    lost_points,
-    read_points,
-    read_progress,
-    read_records,
-    staging,
-    timed_ok,
-)
+from ncuflow.evidence import points as captured
 from ncuflow.gpu import nvml, use
 from ncuflow.gpu.lock import BEGINS, STARTS, WAITS, Held, gpu_slot
 from ncuflow.io import JsonObject, read_json, write_json
@@ -84,7 +73,7 @@ class ProfilerOutput:
 
     def describe(self) -> str:
         """`decode sweep: point 3 of 12, 7 kernels, 14 s elapsed, about 40 s left`."""
-        done = min(len(read_progress(self.records)), self.points)
+        done = min(len(captured.read_progress(self.records)), self.points)
         elapsed = self.clock() - self.started - self.waited()
         seconds = left(elapsed, done, self.points - done)
         rest = "" if seconds is None else f", about {seconds:.0f} s left"
@@ -200,7 +189,7 @@ class Batch:
 
     def point_records(self) -> list[JsonObject]:
         """The record of each point that the program came to."""
-        return [*self.unfit, *read_progress(self.progress.records)]
+        return [*self.unfit, *captured.read_progress(self.progress.records)]
 
     def ending(self, outcome: ProcessExit) -> str:
         """How a run ended, if not well."""
@@ -220,22 +209,26 @@ class Batch:
         """Keep that no point was ok, where it was so; returns the exit status. Raises CaptureError where the report lacks
         kernels for another reason."""
         said = self.point_records()
-        if not all_failed(self.ids, said):
+        if not captured.all_failed(self.ids, said):
             raise self.failed(why)
-        keep_nothing(self.tool, self.asked.out / report.name, self.ids, said)
+        captured.keep_nothing(self.tool, self.asked.out / report.name, self.ids, said)
         return LOST
 
-    def lost(self, found: Contents | None, outcome: ProcessExit) -> list[dict[str, str]]:
+    def lost(self, found: captured.Contents | None, outcome: ProcessExit) -> list[dict[str, str]]:
         """The points that the report lacks; none where nobody could count."""
         said = self.point_records()
-        return [] if found is None else lost_points(self.ids, found, said, self.ending(outcome))
+        return (
+            []
+            if found is None
+            else captured.lost_points(self.ids, found, said, self.ending(outcome))
+        )
 
     def keep(
         self,
         report: Path,
         command: Sequence[str],
         version: str | None,
-        found: Contents | None,
+        found: captured.Contents | None,
         lost: Sequence[Mapping[str, str]],
         outcome: ProcessExit,
         notes: Sequence[str],
@@ -243,7 +236,7 @@ class Batch:
         """Move the report into place, with its record beside it. Returns the exit status."""
         folder = f"{os.path.relpath(self.stage)}/"
         words = [word.replace(folder, "") for word in command]
-        record = capture_record(
+        record = captured.capture_record(
             self.tool,
             self._origin(version),
             scrub_command([Path(words[0]).name, *words[1:]]),
@@ -285,13 +278,15 @@ def capture(
     """
     if asked.preflight and asked.preflight.exists():
         _fit(tool, asked.preflight)
-    planned = read_points(asked.points)
-    points = sorted(timed_ok(planned, asked.timing), key=turn)
+    planned = captured.read_points(asked.points)
+    points = sorted(captured.timed_ok(planned, asked.timing), key=turn)
     if asked.timing and not points:
         report = asked.out / f"{asked.name}{suffix}"
-        keep_nothing(tool, report, [p["id"] for p in planned], read_records(asked.timing))
+        captured.keep_nothing(
+            tool, report, [p["id"] for p in planned], captured.read_records(asked.timing)
+        )
         return LOST
-    with gpu_slot(asked.lock_timeout) as held, staging(asked.out, asked.name) as stage:
+    with gpu_slot(asked.lock_timeout) as held, captured.staging(asked.out, asked.name) as stage:
         return work(Batch(tool, target, asked, points, held, stage))
 
 

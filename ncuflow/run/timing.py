@@ -28,20 +28,9 @@ from statistics import median
 from time import monotonic, perf_counter, sleep
 from typing import Any, Protocol, TypeVar
 
+from ncuflow import record
 from ncuflow.gpu import nvml
 from ncuflow.io import JsonObject
-from ncuflow.record import (
-    KEPT,
-    Check,
-    Clocks,
-    Cold,
-    Hot,
-    Launches,
-    State,
-    Sustained,
-    Times,
-    quartiles,
-)
 from ncuflow.record import Series as Timed
 from ncuflow.target.launch import Launch
 
@@ -54,7 +43,7 @@ BUDGET_US = 500_000.0  # of a point's cold, hot and host series together
 BURST_US = 20_000.0  # of one burst: the power limit acts on averages over tens of milliseconds
 # The second half is what counts: of the first where the clock was free after it, which then nothing lowers.
 SUSTAINED_US = (100_000.0, 300_000.0)
-L = TypeVar("L", bound=Launches)
+L = TypeVar("L", bound=record.Launches)
 
 # What holds the clocks below what the policy asks for. Idle, application clocks, sync boost and display
 # clocks are the policy itself.
@@ -104,26 +93,26 @@ class PointTiming:
     host: list[float] = field(default_factory=list)
     plan: list[float] = field(default_factory=list)
     floor_us: float | None = None
-    clocks: list[State] = field(default_factory=list)
+    clocks: list[record.State] = field(default_factory=list)
     retakes: int = 0
     positions: list[int] = field(default_factory=list)  # place in the order of each round
-    check: Check | None = None  # of the first round
+    check: record.Check | None = None  # of the first round
 
     def timing(self) -> Timed:
         """``timing`` of the record."""
         return Timed(
-            cold=of_bursts(self.cold, Cold, floor_us=self.floor_us),
-            hot=of_bursts(self.hot, Hot, group=self.group),
-            sustained=of_bursts([self.sustained], Sustained) if self.sustained else None,
-            host=Times(**summary(self.host)),
-            plan=Times(**summary(self.plan)) if self.plan else None,
+            cold=of_bursts(self.cold, record.Cold, floor_us=self.floor_us),
+            hot=of_bursts(self.hot, record.Hot, group=self.group),
+            sustained=of_bursts([self.sustained], record.Sustained) if self.sustained else None,
+            host=record.Times(**summary(self.host)),
+            plan=record.Times(**summary(self.plan)) if self.plan else None,
         )
 
-    def conditions(self) -> Clocks | None:
+    def conditions(self) -> record.Clocks | None:
         """``clocks`` of the record; None if the device cannot tell them."""
         if not self.clocks:
             return None
-        return Clocks(before=self.clocks[0], after=self.clocks[-1], retakes=self.retakes)
+        return record.Clocks(before=self.clocks[0], after=self.clocks[-1], retakes=self.retakes)
 
 
 def visit(
@@ -180,13 +169,13 @@ def _add_sustained(device: Clock, launch: Launch, series: PointTiming, each: flo
 def _ahead(series: PointTiming) -> bool:
     """Whether the host enqueues faster than the GPU runs launches that follow each other. Else it is the host
     that sets their pace, and nothing of the GPU is sustained."""
-    return statistics.median(series.host) < of_bursts(series.hot, Hot).median
+    return statistics.median(series.host) < of_bursts(series.hot, record.Hot).median
 
 
 def _note_clocks(device: Clock, series: PointTiming) -> None:
     state = device.clocks()
     if state is not None:
-        series.clocks.append(State(**state))
+        series.clocks.append(record.State(**state))
 
 
 def _bursts(
@@ -239,19 +228,19 @@ def _sustained(device: Clock, launch: Launch, each: float) -> Burst:
 
 def bursts(
     device: Clock, run: Callable[[], Any], repeats: int, parts: int = 1
-) -> tuple[Launches, float]:
+) -> tuple[record.Launches, float]:
     """Summary of a call that is no kernel target, in ``parts`` bursts or more from settled clocks; and its µs alone."""
     launch, series = _call(run), PointTiming()
     each = max(min(device.cold(run, 3).times), 1.0)
     for _ in range(parts):
         n = -(-repeats // parts)
         _bursts(device, launch, series, series.hot, n, each, lambda run, n: device.hot(run, n, 1))
-    return of_bursts(series.hot, Hot), each
+    return of_bursts(series.hot, record.Hot), each
 
 
-def sustained(device: Clock, run: Callable[[], Any], each: float) -> Launches:
+def sustained(device: Clock, run: Callable[[], Any], each: float) -> record.Launches:
     """Summary of such a call, which takes ``each`` µs alone, back to back until clocks and power have settled."""
-    return of_bursts([_sustained(device, _call(run), each)], Sustained)
+    return of_bursts([_sustained(device, _call(run), each)], record.Sustained)
 
 
 def _call(run: Callable[[], Any]) -> Launch:
@@ -339,7 +328,7 @@ def of_bursts(bursts: Sequence[Burst], kind: type[L], **own: Any) -> L:
         queued=all(burst.queued for burst in counted),
         sm_mhz=round(statistics.median(clocks)) if clocks else None,
         throttle=sorted({reason for burst in counted for reason in burst.throttle} & THROTTLES),
-        left_out=[significant(time) for time in _joined(others)][:KEPT],
+        left_out=[significant(time) for time in _joined(others)][: record.KEPT],
         **own,
     )
 
@@ -353,8 +342,8 @@ def summary(samples: Sequence[float]) -> JsonObject:
 
     Raises ValueError if there are no samples.
     """
-    low, median, high = (significant(value) for value in quartiles(samples))
-    kept = [significant(value) for value in samples[:KEPT]]
+    low, median, high = (significant(value) for value in record.quartiles(samples))
+    kept = [significant(value) for value in samples[: record.KEPT]]
     return {"median": median, "q25": low, "q75": high, "n": len(samples), "samples": kept}
 
 

@@ -31,15 +31,8 @@ from cyclopts import Parameter
 
 from ncuflow.answer import Answer
 from ncuflow.experiments import advice, choices, module
+from ncuflow.experiments import audit as audits
 from ncuflow.experiments.advice import BUDGET_S, RaceLimits, ShapesAsked
-from ncuflow.experiments.audit import (
-    Audit,
-    StoreComparison,
-    audit_text,
-    compare_stores,
-    comparison_text,
-    read_store,
-)
 from ncuflow.experiments.record import Advice, Search, SearchedShape
 from ncuflow.experiments.recorded import explain_from
 from ncuflow.experiments.search import SearchPlan
@@ -53,19 +46,9 @@ from ncuflow.race.rounds import EFFECT
 from ncuflow.run import FATAL, OK, SOME_FAILED
 from ncuflow.sweep.points import Planned, of_target
 from ncuflow.target.contract import Target, load
-from ncuflow.verbs.options import (
-    AS_TEXT,
-    Each,
-    Effect,
-    Jobs,
-    OutFile,
-    Printed,
-    Seconds,
-    blocks_of,
-    exclusive,
-)
+from ncuflow.verbs import options
 
-ANSWER = Advice | Audit | StoreComparison | Search
+ANSWER = Advice | audits.Audit | audits.StoreComparison | Search
 MOST = 12  # variants of a search
 
 
@@ -83,16 +66,18 @@ def command(
     only: Annotated[
         list[str] | None, Parameter(name=("--only", "--knobs"))
     ] = None,  # its older name
-    apply: Annotated[list[tuple[Literal["python", "flashinfer-store"], Path]] | None, Each] = None,
-    also: Annotated[list[str] | None, Each] = None,
-    out: OutFile = None,
+    apply: Annotated[
+        list[tuple[Literal["python", "flashinfer-store"], Path]] | None, options.Each
+    ] = None,
+    also: Annotated[list[str] | None, options.Each] = None,
+    out: options.OutFile = None,
     counters: Path | None = None,
-    html: OutFile = None,
-    budget: Annotated[list[str] | None, Each] = None,
-    effect: Effect = EFFECT,
-    patience: Seconds = 120.0,
-    jobs: Jobs = None,
-    printed: Printed = AS_TEXT,
+    html: options.OutFile = None,
+    budget: Annotated[list[str] | None, options.Each] = None,
+    effect: options.Effect = EFFECT,
+    patience: options.Seconds = 120.0,
+    jobs: options.Jobs = None,
+    printed: options.Printed = options.AS_TEXT,
 ) -> int:
     """What an advice, an audit or a search ends with.
 
@@ -117,7 +102,9 @@ def command(
         patience: seconds of a check or a burst, after which a variant hangs (default: 120)
         jobs: files compiled at once (default: one per core)
     """
-    exclusive(workload=workload, blocks=blocks, points=points, recorded=recorded, audit=audit)
+    options.exclusive(
+        workload=workload, blocks=blocks, points=points, recorded=recorded, audit=audit
+    )
     wanted = dict(apply or ())
     for file in (out, html, wanted.get("python")):
         not_over(file, recorded, *(workload or ()), *(points or ()), *(audit or ()))
@@ -141,7 +128,9 @@ def command(
     elif tunables:
         found, text, status = _searched(targets, points, blocks, only, seconds, limits)
     else:
-        asked = ShapesAsked(targets, _freed(also or ()), workload, points, blocks_of(blocks))
+        asked = ShapesAsked(
+            targets, _freed(also or ()), workload, points, options.blocks_of(blocks)
+        )
         advised = _advised(asked, limits, recorded, counters, wanted.get("flashinfer-store"))
         status = _status([shape.advised is not None for shape in advised.shapes])
         found, text = advised, advice_text(advised)
@@ -213,11 +202,11 @@ def _audited(
     if len(stores) > 2:
         raise UsageError("--audit takes one store, or two to compare")
     if len(stores) == 2:
-        compared = compare_stores(*map(read_store, stores))
-        return compared, comparison_text(compared), OK
+        compared = audits.compare_stores(*map(audits.read_store, stores))
+        return compared, audits.comparison_text(compared), OK
     found = advice.audited(stores[0], targets, limits)
     timed = [entry.verdict != "not timed" for entry in found.entries]
-    return found, audit_text(found), _status(timed)
+    return found, audits.audit_text(found), _status(timed)
 
 
 def _searched(
@@ -236,7 +225,7 @@ def _searched(
         raise UsageError(f"{broken[0]!r} is no number of variants, or of seconds (90s)")
     if len(points or ()) > 1:
         raise UsageError("--tunables takes one file of points")
-    target, given = of_target(targets[0], points[0] if points else None, blocks_of(blocks))
+    target, given = of_target(targets[0], points[0] if points else None, options.blocks_of(blocks))
     shapes = choices.shapes(target, given)
     _known_tunables(only, target, shapes)
     installed = installed_package(advice.RECORDED)
