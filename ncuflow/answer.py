@@ -5,8 +5,6 @@ A module of a command declares its record as ``ANSWER``. A number stands with it
 once, each row having in ``trace`` the words before the column's. Null is what is not known, never zero.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import os

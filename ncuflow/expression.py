@@ -7,8 +7,6 @@ listed here is accepted: no attributes, no subscripts, no calls except ``known(x
 is unknown), those in ``FUNCTIONS`` and those given by the caller.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import operator

@@ -1,7 +1,5 @@
 """How values are printed: a few significant digits, a unit, and an en dash for what is not known."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

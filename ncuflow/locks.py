@@ -3,8 +3,6 @@
 A system without flock reads reports all the same: there every lock is free.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 with suppress(ImportError):

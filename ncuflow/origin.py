@@ -1,7 +1,5 @@
 """What a process can say of itself: the date, and the versions of what is installed; nothing slow is imported."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """What no stored file may hold: values of secret variables, names of machine and user, absolute paths."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import platform

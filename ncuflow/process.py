@@ -1,8 +1,6 @@
 """Child processes: a minimal environment, streamed output, a time limit for the whole group, the last words of a log; and the
 programs of the CUDA toolkit and of the compiler beside it: where they lie, and what they say."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

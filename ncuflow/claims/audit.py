@@ -15,8 +15,6 @@ measurement of somebody's, which no prediction overrules: it stays open, and FIL
 the interval. What somebody expected without measuring it is predicted to hold or not like any other claim.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A decision: values over points, aggregated, compared with what was published, less noise; and the record of its verdict."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Claim evidence: the points, JIT modules, ceilings and source facts that a claim can be decided over."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -6,8 +6,6 @@ lists what else differs. A fact has no share: registers or bytes do not add up, 
 parts moved.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter, defaultdict

@@ -12,8 +12,6 @@ others: then idle SMs are no part. A kernel that DRAM limits does not follow
 the SM clock: it is compared in time, and from one GPU to another its duration is DRAM bytes ÷ (peak × share of the peak).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import log

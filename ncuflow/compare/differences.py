@@ -2,8 +2,6 @@
 of both, and whether the points of each limiter follow the one they should.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median, quantiles

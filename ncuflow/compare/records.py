@@ -2,8 +2,6 @@
 became of a change over comparisons in a row: in which step it came, and whether a later one took it back.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Launches of one kernel in one range, on one grid, are samples of it. One sample 
 statistics, and the answer says so; what differs between the two launches is told all the same.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence

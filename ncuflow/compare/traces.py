@@ -1,7 +1,5 @@
 """Two traces, of nsys or of torch's profiler, of any program: kernels by name, the launches of a name being its samples."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

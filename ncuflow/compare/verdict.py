@@ -1,7 +1,5 @@
 """What got slower, and why: two sides of results, or two reports of ncu or nsys of any program."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ On a GPU choices are prepared and checked, raced, and the best ones' plan() time
 or breaks it costs itself alone: a fresh process goes on with the others.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress

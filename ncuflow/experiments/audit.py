@@ -4,8 +4,6 @@ A store is a folder (`autotune_v2`), v2/<environment>/{manifest.json,entries/*.j
 or a file (`autotune(cache=…)`), which maps keys to [runner, tactic, …] beside what begins with an underscore.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

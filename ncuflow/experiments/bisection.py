@@ -7,8 +7,6 @@ is inconclusive, and skipped, as one is that cannot run the point. So noise deci
 versions between the two that are found. A journal keeps what was measured, so that a search goes on where it was interrupted.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from math import expm1, log1p

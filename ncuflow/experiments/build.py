@@ -5,8 +5,6 @@ every file that it read are those of the base; in doubt it is compiled. Of sever
 many as there are jobs; one that does not compile costs its variant alone.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -13,8 +13,6 @@ written of a setting that its target prices by the host's time as well, such as 
 what it saves is not in there.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What an advice becomes: a module of Python that a server imports."""
 
-from __future__ import annotations
-
 import pprint
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The records of experiments: what `ncuflow try` and `ncuflow advise` write, and a program reads back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 

@@ -4,8 +4,6 @@ Every variant has a process of its own, as that of a trial has; the base has two
 nowhere. One that hangs or breaks its process costs itself alone.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

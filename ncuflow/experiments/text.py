@@ -1,7 +1,5 @@
 """What the record of an experiment says, as text."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 Of several changes all are compiled at once, and then tried one after the other.
 """
 
-from __future__ import annotations
-
 import getpass
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack

@@ -8,8 +8,6 @@ links: FlashInfer resolves those to the installed ones, which hold the same. Not
 find its way back by `resolve()`.
 """
 
-from __future__ import annotations
-
 import difflib
 import filecmp
 import os

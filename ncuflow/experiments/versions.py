@@ -6,8 +6,6 @@ into a folder of its own, which goes with the search or is kept for the next one
 runs in. Two of them take turns on the GPU, each in a process of its own, as the sides of a trial do.
 """
 
-from __future__ import annotations
-
 import filecmp
 import os
 import re

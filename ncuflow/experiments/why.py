@@ -6,8 +6,6 @@ launch costs time; points whose times differ all that a sweep asks for, with sta
 `ncuflow compare`: they add up to the difference, in cycles where ncu ran the sides at other clocks.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

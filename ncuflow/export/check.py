@@ -1,7 +1,5 @@
 """A check for CI: whether a comparison has slow-downs, or whether points hold what a file asks of them."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence

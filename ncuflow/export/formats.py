@@ -1,7 +1,5 @@
 """Results in the formats of other tools."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable, Iterator, Mapping

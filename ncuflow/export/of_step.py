@@ -1,7 +1,5 @@
 """A kernel of a step as a file that stands alone, and that says when it runs whether it launched what the trace has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ncuflow.export import product

@@ -1,7 +1,5 @@
 """A matrix product of torch's, as an engine calls it: what a script of one is made of."""
 
-from __future__ import annotations
-
 from ncuflow.target.inputs import TOLERANCE, torch_dtype
 from ncuflow.target.launch import Launch, Params
 

@@ -5,8 +5,6 @@ itself; else the two points' own series do, held against the noise floor of the 
 (``ncuflow.findings.noise``). A difference that the floor covers is within noise whatever a test says.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ The tables, ``docs/measurements.md``, the trace of a number, the noise floors an
 these declarations; the formula in words stands beside the code that it describes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache

@@ -3,8 +3,6 @@
 ncuflow jit-results --evidence ROOT [--recording NAME] --out FILE.json
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Everything here is a pure function over plain rows, so that it can be tested wit
 A value that any of its terms lacks is None, never zero.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -6,8 +6,6 @@ source index of the evidence or, where there is none, from ``templates.yaml`` (`
 makes it); a template that is in neither with that many arguments is decoded by position.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -8,8 +8,6 @@ unit busy for p of the time is p of the time however short the waits become, and
 its share. Here too: what lets no more blocks onto an SM, and where along a sweep the limiter changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor

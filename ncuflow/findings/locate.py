@@ -1,7 +1,5 @@
 """Where a point's results are: in outputs of this folder, or in a recording, of whose captures they are then made."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

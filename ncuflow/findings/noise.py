@@ -9,8 +9,6 @@ A time is the noisier the shorter it is: what launching and reading a clock adds
 So points are held against what points of about their duration showed, and not against the shortest of their target.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean

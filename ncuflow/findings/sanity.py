@@ -5,8 +5,6 @@ the same launch, analytic work against counted work, event times against the tra
 against their sum. What reads stored results strikes these numbers: they are null then (``ncuflow.findings.stored``).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any

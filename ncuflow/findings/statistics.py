@@ -9,8 +9,6 @@ Mann-Whitney's test, the bootstrap standard error of the median, and a floor tha
 variation between runs that was not measured.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

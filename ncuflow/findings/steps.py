@@ -4,8 +4,6 @@ Attention makes a step; what targets declare as parts of it are points of as man
 A part that no point was measured of is in no sum.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What was written is read again: a file is what its name says where it has that shape, and what in it cannot be is null."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from functools import cache

@@ -20,8 +20,6 @@ Where a deep profile shows which long_scoreboard are waits at an mbarrier, those
 for other warps, not for a load of their own.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import math

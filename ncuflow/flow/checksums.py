@@ -5,8 +5,6 @@ it is the same of two runs that made the same. What is looked at are the outputs
 of an outputs folder from elsewhere names; captures are not, as they cost hours.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -6,8 +6,6 @@ that one where it is, and the log file below .snakemake/log always has it. On a 
 place; anywhere else there are plain lines only.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

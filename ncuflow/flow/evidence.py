@@ -4,8 +4,6 @@ Live evidence (``outputs/<machine>/captures``) and recorded evidence (``recordin
 a recording's large files carry ``.xz``. Importing this module costs milliseconds: the DAG does it every time.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

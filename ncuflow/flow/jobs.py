@@ -9,8 +9,6 @@ any user, and for a service. Snakemake's own is none of these: the profile has i
 asks for it before a rule file is read.
 """
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os

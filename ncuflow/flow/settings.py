@@ -3,8 +3,6 @@
 No setting has a default here: config/config.yaml holds them all, and says what each is for.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self

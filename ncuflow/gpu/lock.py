@@ -17,8 +17,6 @@ measuring  the GPU; what is timed has `host.quiet` alone as well
 paused     (profiled) its slot and `host.quiet`, and the GPU no longer
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil

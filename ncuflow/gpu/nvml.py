@@ -3,8 +3,6 @@
 What it does not tell, for want of support or permission, on a MIG slice or without a driver, is None.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 What a program does before it has the GPU it does beside others, so what holds a run up is the time in which nobody has it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -4,8 +4,6 @@ A function's name, arguments and first words are those of its tool. An answer is
 with ``--json``; without ``limit`` what of it fits (`fit.py`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """An answer's text for a program: whole, or what fits in four kilobytes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The server of the Model Context Protocol: a tool for each question of `answers`."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import signal

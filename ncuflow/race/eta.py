@@ -3,8 +3,6 @@
 Of the seconds that a step is expected to take only their shares count: those that went by scale them.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Sequence

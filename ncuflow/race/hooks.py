@@ -1,7 +1,5 @@
 """What a worker takes hold of in FlashInfer and in a target: an API that a function stands in for, the autotuner, inputs."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """The host of a race: the core that all sides are timed on in turns, and what is known of its clock."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re

@@ -3,8 +3,6 @@
 A variant that is wrong anywhere is timed nowhere.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext

@@ -10,8 +10,6 @@ twice the rounds of the one before, the slower half leaves; but who is not surel
 rounds of the next rung, so noise removes no variant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache

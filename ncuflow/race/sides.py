@@ -4,8 +4,6 @@ One Python process cannot load two FlashInfers. Each request has a limit: a side
 is stopped with all that it started, and costs that side alone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import selectors

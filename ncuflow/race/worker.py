@@ -8,8 +8,6 @@ What FlashInfer and torch print goes to standard output, which is no part of tha
 profiler, as `ncuflow launch --mode trace` does, and ends.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import json

@@ -9,8 +9,6 @@ FLASHINFER_CUDA_ARCH_LIST names architectures in place of the GPU's, and then no
 
 exit  0 all built    1 nothing could be    2 bad input    3 some do not compile, and are named"""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

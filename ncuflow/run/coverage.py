@@ -3,8 +3,6 @@
 The list is FlashInfer's own: the functions that it marks with ``flashinfer_api``, read from its source without importing it.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The GPU that a run measures on, by torch: the only module beside the targets that touches it."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import importlib

@@ -14,8 +14,6 @@ is one measurement in a process of its own. Import of torch and FlashInfer and t
 result is one line of JSON after the marker, because compilers and loggers write to the same stream.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

@@ -1,7 +1,5 @@
 """What can be measured here: the kernel targets, and FlashInfer's APIs by their trace templates."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path

@@ -8,8 +8,6 @@ what the capture printed, whose last words are the reason. A note beside the fil
 its end what is missing, and the next run to try again.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import defaultdict

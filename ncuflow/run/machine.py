@@ -1,7 +1,5 @@
 """What this machine has: GPU, driver, tools, packages. Queries only, no slow import."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

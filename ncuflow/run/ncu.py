@@ -8,8 +8,6 @@ again without it. Exit status: 0 complete; 1 nothing usable, nothing
 written; 2 bad input; 3 some points lost, the report stands; 5 the driver refuses counters, or the preflight found ncu unfit.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

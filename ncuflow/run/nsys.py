@@ -10,8 +10,6 @@ that needs libraries of its own takes them from NCUFLOW_NSYS_LD_LIBRARY_PATH; th
 does not see that.
 """
 
-from __future__ import annotations
-
 import os
 import site
 import sqlite3

@@ -1,7 +1,5 @@
 """Preflight: what is here, what is missing, and what to do about it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Progress of a run on stderr: a line per point, rewritten in place on a terminal; and the time that is left."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter

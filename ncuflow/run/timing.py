@@ -18,8 +18,6 @@ A stopwatch times bursts by the GPU's events. What makes events, spins and waits
 CUDA driver (``ceilings.py``).
 """
 
-from __future__ import annotations
-
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence

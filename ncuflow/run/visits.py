@@ -7,8 +7,6 @@ A pair has as many samples of either side as a point's own visit takes, of launc
 points as well: a point is prepared and timed once for both, and a launch that the next pair needs stays.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet

@@ -4,8 +4,6 @@ ncuflow plan --points '[{"id": …, "target": …, "params": {…}}, …]' --out
 ncuflow plan --target decode --blocks '[{"batch": [1, 32]}]' --out points.json
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Points of what is served, and how often each ran: of files, of an engine that was annotated, or of a model by its name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache

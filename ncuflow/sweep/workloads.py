@@ -1,7 +1,5 @@
 """A sweep of what somebody runs: FlashInfer's benchmark lists, trace workloads, and what a server called."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What the attention targets share: backends, FlashInfer's prefill modules, caches of keys and values, uneven lengths."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -3,8 +3,6 @@
 Written out again from include/flashinfer/attention: scheduler.cuh, decode.cuh, prefill.cuh and cascade.cuh.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 

@@ -5,8 +5,6 @@ along a row: they are quantised here, not by FlashInfer, so what a call multipli
 shares no code with the kernels. Scales lie as tensor cores of Blackwell read them, in tiles of 128 rows and 4 columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby

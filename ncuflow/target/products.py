@@ -1,7 +1,5 @@
 """torch's matrix products: the shapes that an operator of a trace or a call of an engine states."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

@@ -5,8 +5,6 @@ stands there, so that a launch waits for its peers as long as they take to see i
 dies ends all: a kernel whose peers are gone would wait for ever.
 """
 
-from __future__ import annotations
-
 import atexit
 import importlib
 import json

@@ -4,8 +4,6 @@ Half precision is computed in float32, as the outputs are compared; double preci
 (``flashinfer.trace``) brings a reference of its own: it names the arguments of it, and the outputs, after those of the call.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import signal

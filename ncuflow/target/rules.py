@@ -10,8 +10,6 @@ parameters that count; what the launch does not say it may know from elsewhere (
 where nothing does. Nothing is guessed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

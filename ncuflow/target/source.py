@@ -5,8 +5,6 @@ architectures that a module is generated for (`supported_major_versions`), or by
 there without importing it, of the FlashInfer that is installed; where none is, or it declares it otherwise, that of 0.7.2 holds.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """trtllm-gen's attention kernels, of whose launches the names say type, head dimension, page and mask, and the grid the heads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ncuflow.target.inputs import FP8

@@ -4,8 +4,6 @@ A target takes the cases that it can measure (``Workload.takes``), and hands bac
 cases of several targets have in common is read here.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -20,8 +20,6 @@ exit  0 every shape has an advice (a winner, or the default stands)    1 nothing
       3 some shapes have none
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -9,8 +9,6 @@ dependencies there (PyYAML). The workload is a folder of points, TARGET.json, ea
 `ncuflow advise --points called/decode.json` and `ncuflow try … --points called/decode.json` take.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ncuflow.io import UsageError, scratch, write_json

@@ -13,8 +13,6 @@ Commits of a checkout are for `git bisect run ncuflow try flashinfer@. …` (doc
 exit  0 found    1 nothing could be run    2 bad input    3 it did not change    5 it cannot be told
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ncuflow.experiments import versions

@@ -15,8 +15,6 @@ point answers to. A figure above 1 of what the datasheet allows cannot be true: 
 exit  0 all hold    1 some do not    2 no such file, or a figure that cannot be true    3 nothing was tested
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

@@ -9,8 +9,6 @@ Verdicts: confirmed, refuted, differs by architecture, not testable here. docs/c
 rules.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ncuflow.claims import files

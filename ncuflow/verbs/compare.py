@@ -6,8 +6,6 @@ ncuflow compare A.ncu-rep B.ncu-rep [--format table|md | --json]       or two of
 ncuflow compare A.sqlite B.json.gz [--device N]                 two traces, of nsys or torch's profiler: kernels by name
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Annotated, Literal

@@ -3,8 +3,6 @@
 ncuflow static counters gh100 [--json]
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 from cyclopts import Parameter

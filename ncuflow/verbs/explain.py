@@ -10,8 +10,6 @@ several launches the longest is explained, without K that of the kernel whose la
 where it comes from, and `ncuflow trace` shows it there. The JSON of several is a list.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

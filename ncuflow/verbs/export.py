@@ -16,8 +16,6 @@ annotations       GitHub's workflow commands: an error for each point that does 
 trace             Chrome Trace JSON of the nsys timeline, which ui.perfetto.dev opens
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

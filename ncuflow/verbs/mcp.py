@@ -8,8 +8,6 @@ Nothing is written and nothing is run without --allow-run. A path is told from F
 docs/agents.md has the tools, and how their answers are read.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ncuflow.io import UsageError

@@ -6,8 +6,6 @@ RESULTS are folders of *_results.json: of the GPU that was measured, and of the 
 measured as well: then the file says how far the predictions were off).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ncuflow.findings import stored

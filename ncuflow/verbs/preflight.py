@@ -7,8 +7,6 @@ the GPU reaches, holds its lock meanwhile, and asks whether torch sees the GPU; 
 is null, with the reason.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

@@ -8,8 +8,6 @@ Exit status 2, and nothing written, if a file holds something private or a repor
 about their machine: a report keeps its length and its numbers, and what knows it by its sha256 is mended with it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ncuflow.evidence import location, manifest, recording

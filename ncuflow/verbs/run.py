@@ -8,8 +8,6 @@ What follows `--` is handed to Snakemake; one job at a time unless -j, -c or a p
 defaults: config/config.yaml of the project; --configfile FILE or --config KEY=VALUE override them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -3,8 +3,6 @@
 ncuflow check sanity RESULTS_DIR [--no-strict]        exit 3 if anything is impossible
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import ClassVar, Literal

@@ -11,8 +11,6 @@ The kernel of a trace has the number that `ncuflow step` gives it. Its file says
 trace's grid and block, and ends with status 1 where not.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ncuflow.export import of_step

@@ -7,8 +7,6 @@ Which of the two a file is, its content tells. No GPU and none of NVIDIA's tools
 where nsys is installed. The JSON of several files is a list.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Literal
 

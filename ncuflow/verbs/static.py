@@ -14,8 +14,6 @@ and what was made by then is written; a source that does not compile is named in
 compiler's complaint. Exit status 3 where not all compiled.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -8,8 +8,6 @@ folder that FLASHINFER_TRACE_DUMP=1 left; it says what launches do not. Of a rec
 are ceilings, the points that launches are compared with, and the choices that were measured. docs/step.md says how to record.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ncuflow import answer

@@ -12,8 +12,6 @@ out with the reason, and before them the backends that FlashInfer has not for ev
 Where FlashInfer is installed, its own source says which GPUs it has them for.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

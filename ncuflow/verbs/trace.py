@@ -6,8 +6,6 @@
 Prints the column's formula, the columns under it, and at the bottom each metric with its report and kernel.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ncuflow.findings.derivation import TraceSteps, found, line

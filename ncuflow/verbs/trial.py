@@ -16,8 +16,6 @@ exit  0 faster or the same    1 it does not compile, or nothing could be run    
 With --from it is 0 where the record is one.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

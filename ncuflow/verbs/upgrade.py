@@ -13,8 +13,6 @@ call on the host, and plan(). What is slower on the GPU is explained by counters
 exit  0 no slower    1 nothing could be run    2 bad input    3 slower somewhere, on the GPU or the host    4 wrong somewhere
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -7,8 +7,6 @@ printed, each also as .xz. Of several reports the first is the baseline, and the
 kernel. No GPU and none of NVIDIA's tools are needed.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ncuflow.answer import wrote

@@ -12,8 +12,6 @@ a killed server left half-written; what is left is written. Exit status 2 where 
 A file holds at most 64 MB, a line 16 384 characters, and all files together 10 000 different cases.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

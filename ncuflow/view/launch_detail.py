@@ -1,7 +1,5 @@
 """A kernel looked at closely: its memory chart, roofline, pipes, instruction mix, spread, and its code with samples."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

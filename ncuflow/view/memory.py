@@ -1,7 +1,5 @@
 """Memory of a launch: the chart of which unit moved how much to which, and the tables of what each kind of access did."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
