@@ -12,7 +12,6 @@ import io
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ncuflow import __version__
-from ncuflow.io import CommandError, UsageError, clean, refused, status_line
+from ncuflow.io import CommandError, UsageError, clean, refused, repeatedly, status_line
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -280,29 +279,21 @@ def _paths(value: object) -> Iterator[Path]:
 
 @contextmanager
 def ticking(name: str) -> Iterator[None]:
-    """On a terminal a line that counts the seconds of what takes more than a moment, unless it tells its progress itself."""
+    """Say on a terminal, every few seconds, that a command is at work, unless it tells that itself."""
     if name in TELLING or not sys.stderr.isatty():
         yield
         return
-    ended, begun = threading.Event(), time.monotonic()
+    begun = time.monotonic()
 
     def tick() -> None:
-        while not ended.wait(PATIENCE_S):
-            at = f" {status_line.at}" if status_line.at else ""
-            print(
-                f"\r\x1b[K{name}{at}: {time.monotonic() - begun:.0f} s",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
+        at = f" {status_line.at}" if status_line.at else ""
+        text = f"\r\x1b[K{name}{at}: {time.monotonic() - begun:.0f} s"
+        print(text, end="", file=sys.stderr, flush=True)
 
-    thread = threading.Thread(target=tick, daemon=True)
-    thread.start()
     try:
-        yield
+        with repeatedly(tick, PATIENCE_S):
+            yield
     finally:
-        ended.set()
-        thread.join()
         status_line.clear()
 
 

@@ -15,8 +15,9 @@ import shutil
 import stat
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -481,6 +482,24 @@ class StatusLine:
 
 
 status_line = StatusLine()
+
+
+@contextlib.contextmanager
+def repeatedly(say: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Call ``say`` each time that so many seconds have passed, for the length of the block, in a thread of its own."""
+    ended = threading.Event()
+
+    def wait() -> None:
+        while not ended.wait(seconds):
+            say()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def emit(text: str, out: str | os.PathLike[str] | None) -> None:

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.cupti import outcome  # noqa: E402
-from ncuflow.experiments.why import FEW, FIRST, counted  # noqa: E402
+from ncuflow.experiments.why import FEW, FIRST, CountedSide, counted  # noqa: E402
 from ncuflow.gpu import lock  # noqa: E402
 from ncuflow.io import CommandError, read_json, scratch, write_json  # noqa: E402
 from ncuflow.model import Kernel  # noqa: E402
@@ -76,7 +76,8 @@ def compare(repeats: int) -> dict[str, Any]:
         started = time.perf_counter()
         record |= {"ncu": {}, "ncu_error": None}
         try:
-            found = counted("cupti", chosen, FEW, (command, environment), held, LIMIT_S)
+            side = CountedSide(command, environment, folder)
+            found = counted("cupti", chosen, FEW, side, held, LIMIT_S)
             record["ncu"] = {name: [_kept(kernel) for kernel in found[name]] for name in found}
         except CommandError as error:
             record["ncu_error"] = str(error)

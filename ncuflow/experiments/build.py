@@ -8,9 +8,8 @@ many as there are jobs; one that does not compile costs its variant alone.
 import os
 import re
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from ncuflow.experiments.why import compare_code
 from ncuflow.format import with_unit
 from ncuflow.gpu import lock, nvml
 from ncuflow.gpu.lock import Held
-from ncuflow.io import JsonObject, clean
+from ncuflow.io import JsonObject, clean, repeatedly
 from ncuflow.process import output_of
 from ncuflow.race import host, measure
 from ncuflow.race.eta import Tell
@@ -396,42 +395,20 @@ def _complaint(failed: JsonObject, overlay: Overlay) -> tuple[str, CompileError 
 
 
 EVERY_S = 10.0  # between two lines while compilers run
-TICK_S = 0.5
 
 
 @contextmanager
-def watched(
-    tell: Tell,
-    folders: Sequence[Path],
-    every_s: float = EVERY_S,
-    clock: Callable[[], float] = time.monotonic,
-) -> Iterator[None]:
+def watched(tell: Tell, folders: Sequence[Path], every_s: float = EVERY_S) -> Iterator[None]:
     """Say now and then, for the length of the block, how many files of modules in these folders are compiled."""
     missing = [path for folder in folders for path in objects(folder) if not path.exists()]
-    ended = threading.Event()
-    thread = threading.Thread(
-        target=_watch, args=(tell, missing, ended, every_s, clock), daemon=True
-    )
-    thread.start()
-    try:
+    begun = time.monotonic()
+
+    def said() -> None:
+        if missing:
+            tell(compiled(missing, time.monotonic() - begun))
+
+    with repeatedly(said, every_s):
         yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _watch(
-    tell: Tell,
-    missing: Sequence[Path],
-    ended: threading.Event,
-    every_s: float,
-    clock: Callable[[], float],
-) -> None:
-    start = said = clock()
-    while missing and not ended.wait(min(TICK_S, every_s)):
-        if clock() - said >= every_s:
-            said = clock()
-            tell(compiled(missing, said - start))
 
 
 def compiled(files: Sequence[Path], elapsed_s: float) -> str:

@@ -8,7 +8,7 @@ what limits each, and what each executes, reads and computes.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
@@ -216,12 +216,13 @@ def advise(
         found = stored.folder(place, targets)
         side = verdict.load(place, targets)
         counts = of_side(side)
-        shapes = [
-            group.advised()
+        every = [
+            ShapeEvidence(known()[name], results, counts, also, metric, effect, group)
             for name, results in found.items()
             if name in known()
-            for group in _groups(known()[name], results, counts, also, metric, effect)
+            for group in _shapes(known()[name], results, also)
         ]
+        shapes = [one.advised() for one in every if len(one.timed) > 1]
     about = side.provenance
     advice = {
         "tier": about["tier"],
@@ -238,57 +239,45 @@ def advise(
     return conforming(folder, advice, Advice, "evidence that an advice can be made of")
 
 
-def _groups(
-    target: Target,
-    results: Results,
-    counts: Counts,
-    also: choices.Also,
-    metric: str,
-    effect: float,
-) -> Iterator[ShapeEvidence]:
-    """The shapes of which several choices were measured that are not one call."""
+def _shapes(target: Target, results: Results, also: choices.Also) -> Iterable[Sequence[Point]]:
+    """The points of each shape."""
     groups: dict[tuple[tuple[str, Any], ...], list[Point]] = {}
     for point in results["points"]:
         groups.setdefault(choices.fixed(target, point["params"], also), []).append(point)
-    for group in groups.values():
-        found = ShapeEvidence(target, results, counts, also, metric, effect, group)
-        if len(found.timed) > 1:
-            yield found
+    return groups.values()
 
 
+@dataclass
 class ShapeEvidence:
     """The points of one shape. default: that of FlashInfer's defaults, which may be none of them; same: those that make the call
     of an earlier one, as ``choices.same_calls`` says; timed: the others, the fastest first."""
 
-    def __init__(
-        self,
-        target: Target,
-        results: Results,
-        counts: Counts,
-        also: choices.Also,
-        metric: str,
-        effect: float,
-        group: Sequence[Point],
-    ) -> None:
-        self.target, self.results, self.counts, self.also = target, results, counts, also
-        self.metric, self.effect = metric, effect
-        params = {**group[0]["params"], **target.free(group[0]["params"])}
-        self.default = Planned(target.point_id(params), target.name, params)
+    target: Target
+    results: Results
+    counts: Counts
+    also: choices.Also
+    metric: str
+    effect: float
+    group: Sequence[Point]
+
+    def __post_init__(self) -> None:
+        params = {**self.group[0]["params"], **self.target.free(self.group[0]["params"])}
+        self.default = Planned(self.target.point_id(params), self.target.name, params)
         # Where the default itself was not recorded, the point that asks for what FlashInfer makes of it is the same call.
-        capability = str(results["provenance"].get("compute_capability") or "")
-        made = {**params, **target.resolves(params, capability)}
-        ids = {point["point"] for point in group}
-        if self.default.id not in ids and (told := target.point_id(made)) in ids:
-            self.default = Planned(told, target.name, made)
-        self.told = {p["point"]: self._described(_planned(target, p)) for p in group}
-        ordered = sorted(group, key=lambda point: self.told[point["point"]]["departs"])
+        capability = str(self.results["provenance"].get("compute_capability") or "")
+        made = {**params, **self.target.resolves(params, capability)}
+        ids = {point["point"] for point in self.group}
+        if self.default.id not in ids and (told := self.target.point_id(made)) in ids:
+            self.default = Planned(told, self.target.name, made)
+        self.told = {p["point"]: self._described(_planned(self.target, p)) for p in self.group}
+        ordered = sorted(self.group, key=lambda point: self.told[point["point"]]["departs"])
         self.all = {point["point"]: point for point in ordered}
         timed = [point for point in ordered if self._time(point) is not None]
         self.same = choices.same_calls(
             {p["point"]: self.told[p["point"]]["settings"] for p in timed},
             {p["point"]: p.get("info") or {} for p in timed},
         )
-        apart = [p for p in group if self._time(p) is not None and p["point"] not in self.same]
+        apart = [p for p in self.group if self._time(p) is not None and p["point"] not in self.same]
         self.timed = [p["point"] for p in sorted(apart, key=lambda p: self._time(p) or 0.0)]
         self.effects = {name: self._between(self.timed[0], name) for name in self.timed[1:]}
 

@@ -78,7 +78,7 @@ def read(path: Path, package: Path) -> Patch:
     if path.is_dir():
         names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
         found = _change(path, package, [name for name in names if _is_source(name)])
-        files = {f: n for f, n in found.files.items() if not _same(path / n, package / f)}
+        files = {f: n for f, n in found.files.items() if not same(path / n, package / f)}
         found = replace(found, files=files)
     else:
         found = _patch(path, package)
@@ -230,14 +230,15 @@ def lay(change: Patch, installed: Path, folder: Path) -> Overlay:
     apply(change, package)
     # A patch that renames a file says its new name alone.
     named = frozenset(change.files) | (before - _files(package))
-    files = frozenset(file for file in named if not _same(installed / file, package / file))
+    files = frozenset(file for file in named if not same(installed / file, package / file))
     if not files:
         raise BadInput(change.path, f"leaves all files of {PACKAGE} as they are")
     (folder / "jit").mkdir()
     return Overlay(package, folder / "jit", files)
 
 
-def _same(one: Path, other: Path) -> bool:
+def same(one: Path, other: Path) -> bool:
+    """Whether two files are there and hold the same bytes."""
     return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
 
 

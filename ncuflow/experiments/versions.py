@@ -6,7 +6,6 @@ into a folder of its own, which goes with the search or is kept for the next one
 runs in. Two of them take turns on the GPU, each in a process of its own, as the sides of a trial do.
 """
 
-import filecmp
 import os
 import re
 import shutil
@@ -200,11 +199,7 @@ def differing(before: Path, after: Path) -> list[str]:
         for path in package.rglob("*")
         if path.suffix in CODE and path.is_file()
     }
-    return sorted(name for name in names if not _same(before / name, after / name))
-
-
-def _same(one: Path, other: Path) -> bool:
-    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
+    return sorted(name for name in names if not variant.same(before / name, after / name))
 
 
 class Recordings:

@@ -142,24 +142,32 @@ def lacking() -> str | None:
     return ncu.REMEDY if machine.counters_refused_here() else None
 
 
+@dataclass(frozen=True)
+class CountedSide:
+    """A side for ncu. command, env: its program's; package: the folder of its FlashInfer."""
+
+    command: Sequence[str]
+    env: Mapping[str, str]
+    package: Path
+
+
 def counted(
     target: str,
     points: Sequence[Planned],
     tier: Tier,
-    side: tuple[Sequence[str], Mapping[str, str]],
+    side: CountedSide,
     held: Held,
     limit_s: float,
 ) -> dict[str, list[Kernel]]:
     """Kernels of each point with what was counted of them, in launch order; a point without is not there.
 
-    side: its command and environment. Raises CaptureError with why nothing was counted at any point.
+    Raises CaptureError with why nothing was counted at any point.
     """
-    command, env = side
     with scratch() as folder:
         asked = _asked(folder, tier, held, limit_s)
         entries = [point.as_dict() for point in points]
-        batch = SideBatch("ncu", target, asked, entries, held, folder, command=command)
-        outcome = batch.run(ncu.ncu_command(batch, asked), {**env, **held.environ})
+        batch = SideBatch("ncu", target, asked, entries, held, folder, command=side.command)
+        outcome = batch.run(ncu.ncu_command(batch, asked), {**side.env, **held.environ})
         if batch.progress.refused:
             raise CaptureError(ncu.REMEDY)
         report = folder / f"{asked.name}.ncu-rep"
@@ -209,15 +217,6 @@ BESIDE = 8
 OTHERS = "smaller parts together"
 
 
-@dataclass(frozen=True)
-class CountedSide:
-    """A side for ncu. command, env: its program's; package: the folder of its FlashInfer."""
-
-    command: Sequence[str]
-    env: Mapping[str, str]
-    package: Path
-
-
 def explain(
     trial: record.Trial,
     planned: Sequence[Planned],
@@ -242,36 +241,20 @@ def explain(
     if by_tier[ALL] and len(by_tier[FEW]) <= BESIDE:
         by_tier = {ALL: here}
     for tier, points in by_tier.items():
-        if points:
-            _tier(trial, timed, points, tier, sides, held, limit_s, tell)
-
-
-def _tier(
-    trial: record.Trial,
-    timed: Mapping[str, record.PointTrial],
-    points: Sequence[Planned],
-    tier: Tier,
-    sides: Mapping[str, CountedSide],
-    held: Held,
-    limit_s: float,
-    tell: Callable[[str], None],
-) -> None:
-    """Count some points. What cannot be counted costs the counters of these points alone."""
-    found = {}
-    try:
-        for name, side in sides.items():
-            tell(f"{tier.name} counters of the {name} at {with_unit(len(points), 'points')}")
-            program = (side.command, side.env)
-            found[name] = counted(trial.target, points, tier, program, held, limit_s)
-    except CommandError as error:
+        found = {}
+        try:
+            for name, side in sides.items() if points else ():
+                tell(f"{tier.name} counters of the {name} at {with_unit(len(points), 'points')}")
+                found[name] = counted(trial.target, points, tier, side, held, limit_s)
+        except CommandError as error:
+            for point in points:  # it costs the counters of these points alone
+                timed[point.id].no_counters = clean(str(error).replace("\n", " "))
+            continue
         for point in points:
-            timed[point.id].no_counters = clean(str(error).replace("\n", " "))
-        return
-    for point in points:
-        pair = [found[name].get(point.id, []) for name in ("base", "change")]
-        packages = [sides[name].package for name in ("base", "change")]
-        told = ALL if timed[point.id].outcome in DIFFERS else FEW
-        note(timed[point.id], told, pair, packages)
+            pair = [found[name].get(point.id, []) for name in ("base", "change")]
+            packages = [sides[name].package for name in ("base", "change")]
+            told = ALL if timed[point.id].outcome in DIFFERS else FEW
+            note(timed[point.id], told, pair, packages)
 
 
 def note(

@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ncuflow.io import scratch
+from ncuflow.run import timing
 from ncuflow.target.contract import Target
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
 
@@ -42,8 +43,7 @@ class Substitute:
             raise RuntimeError("the target calls no API that trace_apply knows")
         trace_apply.enable_apply(dict.fromkeys(sorted(self._names), self.function))
         launch = target.prepare(params, seed)
-        if launch.reset is not None:
-            launch.reset()
+        timing.reset(launch)
         launch.run()
         if not any(counts.get("hit") for counts in trace_apply.stats().values()):
             names = ", ".join(sorted(self._names))

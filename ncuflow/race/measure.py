@@ -218,40 +218,32 @@ class Series:
         """A round, in which each side was timed there and back."""
         for name, both in found.items():
             self.times[name].append(median(both))
-        change, noise = (
-            [time / base for time, base in zip(self.times[name], self.times["base"], strict=True)]
-            for name in SIDES[1:]
-        )
+        change, noise = map(self._ratios, SIDES[1:])
         apart = self.apart_us / median(self.times["base"])
         effect, least = max(self.effect, apart), max(self.least_noise, apart)
         judged = look(change, noise, effect, self.points, least, self.looks)
         self.judged = judged or self.judged
 
-    def summary(self) -> JsonObject:
-        """What records say of it."""
-        assert self.judged is not None
+    def _ratios(self, name: str) -> list[float]:
+        """Times of a side over those of the base, round by round."""
+        return [
+            time / base for time, base in zip(self.times[name], self.times["base"], strict=True)
+        ]
+
+    def summary(self, alpha: float | None = None) -> JsonObject:
+        """What records say of it. alpha: of all rounds that nobody looked at before; else as it was judged."""
+        if alpha is not None:
+            change, noise = (interval(self._ratios(name), alpha) for name in SIDES[1:])
+        else:
+            assert self.judged is not None
+            change, noise = self.judged.change, self.judged.noise
         return {
             "base_us": median(self.times["base"]),
             "change_us": median(self.times["change"]),
-            "change": self.judged.change.relative,
-            "noise": self.judged.noise.relative,
+            "change": change.relative,
+            "noise": noise.relative,
             "rounds": len(self.times["base"]),
         }
-
-    def turns(self, alpha: float) -> record.TurnsTiming:
-        """All rounds, not looked at before."""
-        sides = (self.times[name] for name in SIDES[1:])
-        change, noise = (
-            interval([t / b for t, b in zip(own, self.times["base"], strict=True)], alpha).relative
-            for own in sides
-        )
-        return record.TurnsTiming(
-            base_us=median(self.times["base"]),
-            change_us=median(self.times["change"]),
-            change=change,
-            noise=noise,
-            rounds=len(self.times["base"]),
-        )
 
     def host(self) -> record.HostTiming:
         """As a time of the host."""
@@ -259,19 +251,9 @@ class Series:
         return record.HostTiming(**self.summary(), outcome=self.judged.verdict)
 
 
-@dataclass(frozen=True)
-class InTurns:
-    """What turns say of a point. call, plan: of the host, None where they were not taken."""
-
-    outcome: record.Outcome
-    timing: record.TrialTiming
-    call: record.HostTiming | None = None
-    plan: record.HostTiming | None = None
-
-
 def in_turns(
     sides: Sides, point: Planned, own: Planned, effect: float, points: int, tell: Tell, **words: Any
-) -> InTurns:
+) -> record.MeasuredPoint:
     """A point of the base and the variant's own in turns. points: of the run, among which the chance of a false word is
     divided, for each kind of time; words: of the request that opens them."""
     for name in SIDES:
@@ -297,10 +279,10 @@ def in_turns(
         sides.ask(name, "close")
     judged = kinds[GPU].judged
     assert judged is not None
-    return InTurns(
-        judged.verdict,
-        record.TrialTiming(**kinds[GPU].summary(), throttled=throttled),
-        *(kinds[kind].host() if kind in kinds else None for kind in (CALL, PLAN)),
+    call, plan = (kinds[kind].host() if kind in kinds else None for kind in (CALL, PLAN))
+    timing = record.TrialTiming(**kinds[GPU].summary(), throttled=throttled)
+    return record.MeasuredPoint(
+        point=point.id, outcome=judged.verdict, timing=timing, call=call, plan=plan
     )
 
 
@@ -328,7 +310,10 @@ def plan_curve(sides: Sides, points: Mapping[int, Planned]) -> record.PlanCurve 
     alpha = ALPHA / len(points)
     slopes = {name: _exponent({b: s.times[name] for b, s in kinds.items()}) for name in SIDES}
     return record.PlanCurve(
-        points=[record.PlanAt(batch=b, timing=series.turns(alpha)) for b, series in kinds.items()],
+        points=[
+            record.PlanAt(batch=b, timing=record.TurnsTiming(**series.summary(alpha)))
+            for b, series in kinds.items()
+        ],
         base=slopes["base"],
         change=slopes["change"],
     )

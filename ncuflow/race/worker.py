@@ -252,7 +252,7 @@ class Worker:
 
     def _enter(self, name: str, launch: Launch, plan: BurstPlan) -> float:
         """A warm launch is ready; µs of one."""
-        reset(launch)
+        timing.reset(launch)
         each = float(max(min(self.device.cold(launch.run, plan.trials).times), 1.0))
         self._ready[name] = Prepared(launch, plan, each)
         return each
@@ -344,7 +344,7 @@ class Worker:
         n = timing.repetitions(plan.launches, plan.span_us, ready.each_us, least=plan.least)
         for _ in range(1 + plan.retakes):
             self.device.settle()
-            reset(ready.launch)
+            timing.reset(ready.launch)
             burst = self.device.cold(ready.launch.run, n)
             if not burst.throttled:
                 break
@@ -354,7 +354,7 @@ class Worker:
         """µs of the host in calls of what is ready, on this core, and in plan() on an idle GPU; none where there is no plan()."""
         launch = self._ready[name].launch
         with nullcontext() if core is None else pinned(core):
-            reset(launch)
+            timing.reset(launch)
             calls = timing.call_times(self.device, launch.run, CALLS)
             plans = timing.plan_times(self.device, launch.plan, PLANS) if launch.plan else []
         return {"call": calls[len(calls) // 3 :], "plan": plans[len(plans) // 3 :]}
@@ -363,7 +363,7 @@ class Worker:
         """What a point's call resolves to: {"kernels": their names, "backend": that plan() chose, None where it says none}."""
         launch = self._prepare(planned(point), SEEDS[0])
         prepare.warm_up(self.device, launch)
-        reset(launch)
+        timing.reset(launch)
         found = self.device.kernels(launch.run)
         backend = launch.info.get("backend")
         del launch
@@ -396,12 +396,6 @@ class Generated:
 
     def write_ninja(self) -> None:
         """It is written."""
-
-
-def reset(launch: Launch) -> None:
-    """Restore what a launch's run overwrites."""
-    if launch.reset is not None:
-        launch.reset()
 
 
 def planned(point: JsonObject) -> Planned:

@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ncuflow.io import JsonObject
 from ncuflow.record import Check, Order, PairRecord, PointRecord, Status, WorkRecord
 from ncuflow.run import builds
-from ncuflow.run.timing import ROUNDS, PointTiming
+from ncuflow.run.gpu import Gpu
+from ncuflow.run.timing import ROUNDS, PointTiming, reset
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
 from ncuflow.target.launch import Launch, NotHereError, Tensor
@@ -62,22 +63,6 @@ WARM_RUNS = 2
 EXTREME = 2e-2  # relative L2 error with extreme inputs: the tolerance of 8 bits of mantissa
 
 
-class Bench(Protocol):
-    """What the check asks of a device."""
-
-    def synchronize(self) -> None: ...
-    def poison(self, launch: Launch) -> None: ...
-    def written(self, launch: Launch) -> bool: ...
-    def on_side_stream(self, launch: Launch) -> tuple[Tensor, ...]: ...
-    def differences(
-        self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]
-    ) -> list[tuple[float, float]]: ...
-    def comparable(
-        self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]: ...
-    def worst(self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> JsonObject: ...
-
-
 class CheckedLaunch(NamedTuple):
     """check: of the record; wrong: why the result is wrong, None where it is right; worst: then its element that is farthest
     from the reference."""
@@ -87,55 +72,52 @@ class CheckedLaunch(NamedTuple):
     worst: JsonObject | None = None
 
 
-def warm_up(device: Bench, launch: Launch) -> None:
+def warm_up(device: Gpu, launch: Launch) -> None:
     """Run until every module is built, loaded and cached."""
     for _ in range(WARM_RUNS):
         launch.run()
     device.synchronize()
 
 
-def check(device: Bench, launch: Launch) -> CheckedLaunch:
+def check(device: Gpu, launch: Launch) -> CheckedLaunch:
     """Hold a launch against its reference.
 
     Outputs are filled with NaN before the run, so that one that was not written cannot pass for
     an earlier run's. ``rel_l2`` and ``max_abs`` are the worst over the outputs, None if not finite.
     """
     device.poison(launch)
-    if launch.reset is not None:
-        launch.reset()
+    reset(launch)
     launch.run()
     device.synchronize()
     return _judged(device, launch, launch.output())
 
 
-def check_on_side_stream(device: Bench, launch: Launch) -> CheckedLaunch:
+def check_on_side_stream(device: Gpu, launch: Launch) -> CheckedLaunch:
     """As `check`, from a stream of its own while the default one is busy: what was launched on another stream than the
     caller's is not there when that one's work is done."""
     device.poison(launch)
-    if launch.reset is not None:
-        launch.reset()
+    reset(launch)
     return _judged(device, launch, device.on_side_stream(launch))
 
 
-def check_extreme(device: Bench, launch: Launch) -> CheckedLaunch:
+def check_extreme(device: Gpu, launch: Launch) -> CheckedLaunch:
     """As `check`, of inputs that hold infinities: an output is right that is infinite where the reference is, to the same
     side; where the reference is no number nothing is asked of it. Large logits leave few digits: the tolerance is EXTREME."""
     device.poison(launch)
-    if launch.reset is not None:
-        launch.reset()
+    reset(launch)
     launch.run()
     device.synchronize()
     few = replace(launch, tolerance=max(launch.tolerance, EXTREME))
     return _compared(device, few, *device.comparable(few.output(), few.reference()))
 
 
-def _judged(device: Bench, launch: Launch, outputs: tuple[Tensor, ...]) -> CheckedLaunch:
+def _judged(device: Gpu, launch: Launch, outputs: tuple[Tensor, ...]) -> CheckedLaunch:
     written = device.written(launch)
     return _compared(device, launch, outputs, launch.reference(), written)
 
 
 def _compared(
-    device: Bench,
+    device: Gpu,
     launch: Launch,
     outputs: tuple[Tensor, ...],
     expected: tuple[Tensor, ...],

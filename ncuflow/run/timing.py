@@ -18,6 +18,8 @@ A stopwatch times bursts by the GPU's events. What makes events, spins and waits
 CUDA driver (``ceilings.py``).
 """
 
+from __future__ import annotations
+
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -68,18 +70,6 @@ class Burst:
         return bool(THROTTLES & set(self.throttle))
 
 
-class Clock(Protocol):
-    """What timing asks of a device."""
-
-    def synchronize(self) -> None: ...
-    def cold(self, run: Callable[[], None], n: int) -> Burst: ...
-    def hot(self, run: Callable[[], None], n: int, group: int) -> Burst: ...
-    def steady(self, run: Callable[[], None], n: int, group: int) -> Burst: ...
-    def settle(self) -> None: ...
-    def floor_us(self) -> float: ...
-    def clocks(self) -> JsonObject | None: ...
-
-
 @dataclass
 class PointTiming:
     """All that was measured of one point, filled by a visit per round."""
@@ -114,7 +104,7 @@ class PointTiming:
 
 
 def visit(
-    device: Clock,
+    device: Stopwatch,
     launch: Launch,
     series: PointTiming,
     repeats: int = REPEATS,
@@ -127,7 +117,7 @@ def visit(
     least, wanted = -(-LEAST // rounds), -(-repeats // rounds)
     _note_clocks(device, series)
     series.floor_us = significant(device.floor_us())
-    _reset(launch)
+    reset(launch)
     each = max(min(device.cold(launch.run, 3).times), 1.0)
     group = repetitions(GROUP, BURST_US / LEAST, each, least=1)
     _bursts(
@@ -140,9 +130,9 @@ def visit(
         device.cold,
     )
     _hot(device, launch, series, group, repetitions(wanted, share, each * group, least), each)
-    _reset(launch)
+    reset(launch)
     series.host += call_times(device, launch.run, repetitions(wanted, share, each, least))
-    _reset(launch)
+    reset(launch)
     if last:
         _add_sustained(device, launch, series, each)
     if launch.plan is not None:
@@ -150,18 +140,18 @@ def visit(
     _note_clocks(device, series)
 
 
-def complete(device: Clock, launch: Launch, series: PointTiming) -> None:
+def complete(device: Stopwatch, launch: Launch, series: PointTiming) -> None:
     """Add to one side of a `pair` the sustained rate, which a visit has beside: then it is all that is measured of a point."""
     device.settle()  # the other side's may have run just before
-    _reset(launch)
+    reset(launch)
     _add_sustained(device, launch, series, max(min(_joined(series.cold)), 1.0))
     _note_clocks(device, series)
 
 
-def _add_sustained(device: Clock, launch: Launch, series: PointTiming, each: float) -> None:
+def _add_sustained(device: Stopwatch, launch: Launch, series: PointTiming, each: float) -> None:
     if _ahead(series):
         series.sustained = _sustained(device, launch, each)
-        _reset(launch)
+        reset(launch)
 
 
 def _ahead(series: PointTiming) -> bool:
@@ -170,14 +160,14 @@ def _ahead(series: PointTiming) -> bool:
     return statistics.median(series.host) < of_bursts(series.hot, record.Hot).median
 
 
-def _note_clocks(device: Clock, series: PointTiming) -> None:
+def _note_clocks(device: Stopwatch, series: PointTiming) -> None:
     state = device.clocks()
     if state is not None:
         series.clocks.append(record.State(**state))
 
 
 def _bursts(
-    device: Clock,
+    device: Stopwatch,
     launch: Launch,
     series: PointTiming,
     found: list[Burst],
@@ -190,7 +180,7 @@ def _bursts(
     for first in range(0, n, size):
         for _ in range(1 + RETAKES):
             device.settle()
-            _reset(launch)
+            reset(launch)
             found.append(take(launch.run, min(size, n - first)))
             if not found[-1].throttled or series.retakes >= MOST_RETAKES:
                 break
@@ -198,7 +188,7 @@ def _bursts(
 
 
 def _hot(
-    device: Clock, launch: Launch, series: PointTiming, group: int, n: int, each: float
+    device: Stopwatch, launch: Launch, series: PointTiming, group: int, n: int, each: float
 ) -> None:
     """Add ``n`` hot samples, each of ``group`` launches that take ``each`` µs."""
     series.group = group
@@ -213,7 +203,7 @@ def _hot(
     )
 
 
-def _sustained(device: Clock, launch: Launch, each: float) -> Burst:
+def _sustained(device: Stopwatch, launch: Launch, each: float) -> Burst:
     """The second half of SUSTAINED_US of launches, in about 20 groups."""
     for span_us in SUSTAINED_US:
         group = max(1, int(span_us / each / 40))
@@ -225,7 +215,7 @@ def _sustained(device: Clock, launch: Launch, each: float) -> Burst:
 
 
 def bursts(
-    device: Clock, run: Callable[[], Any], repeats: int, parts: int = 1
+    device: Stopwatch, run: Callable[[], Any], repeats: int, parts: int = 1
 ) -> tuple[record.Launches, float]:
     """Summary of a call that is no kernel target, in ``parts`` bursts or more from settled clocks; and its µs alone."""
     launch, series = _call(run), PointTiming()
@@ -236,7 +226,7 @@ def bursts(
     return of_bursts(series.hot, record.Hot), each
 
 
-def sustained(device: Clock, run: Callable[[], Any], each: float) -> record.Launches:
+def sustained(device: Stopwatch, run: Callable[[], Any], each: float) -> record.Launches:
     """Summary of such a call, which takes ``each`` µs alone, back to back until clocks and power have settled."""
     return of_bursts([_sustained(device, _call(run), each)], record.Sustained)
 
@@ -246,7 +236,7 @@ def _call(run: Callable[[], Any]) -> Launch:
 
 
 def pair(
-    device: Clock, launches: tuple[Launch, Launch], rounds: int, each_n: int
+    device: Stopwatch, launches: tuple[Launch, Launch], rounds: int, each_n: int
 ) -> tuple[PointTiming, PointTiming]:
     """Two launches timed as a pair: A, B, then B, A, and so on, each burst from settled clocks.
 
@@ -268,7 +258,7 @@ def pair(
             _bursts(device, launch, series, series.cold, n, each, device.cold)
             n = repetitions(each_n, BURST_US, each * group, least=1)
             _hot(device, launch, series, group, n, each)
-            _reset(launch)
+            reset(launch)
             series.host += call_times(device, launch.run, each_n)
             if launch.plan is not None:
                 series.plan += plan_times(device, launch.plan, each_n)
@@ -277,7 +267,8 @@ def pair(
     return found
 
 
-def _reset(launch: Launch) -> None:
+def reset(launch: Launch) -> None:
+    """Put back what a run overwrites."""
     if launch.reset is not None:
         launch.reset()
 
@@ -287,7 +278,7 @@ def repetitions(wanted: int, budget: float, each: float, least: int = LEAST) -> 
     return max(least, min(wanted, int(budget / each)))
 
 
-def call_times(device: Clock, run: Callable[[], None], n: int) -> list[float]:
+def call_times(device: Stopwatch, run: Callable[[], None], n: int) -> list[float]:
     """µs of the host in each of so many calls, which only enqueue."""
     device.synchronize()
     times = []
@@ -299,7 +290,7 @@ def call_times(device: Clock, run: Callable[[], None], n: int) -> list[float]:
     return times
 
 
-def plan_times(device: Clock, plan: Callable[[], None], n: int) -> list[float]:
+def plan_times(device: Stopwatch, plan: Callable[[], None], n: int) -> list[float]:
     """µs of the host in each of so many plan(), on an idle GPU; fewer where they take long."""
     times: list[float] = []
     while len(times) < n and (not times or sum(times) < BUDGET_US / 3):

@@ -338,8 +338,7 @@ def trace(run: Run, point: Planned, launch: Launch) -> None:
 
     With it the launches are those of a timing, and begin from settled clocks as well.
     """
-    if launch.reset is not None:
-        launch.reset()
+    timing.reset(launch)
     if run.flush:
         run.device.settle()
     with run.device.profiled():
