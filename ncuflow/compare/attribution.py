@@ -18,11 +18,9 @@ from statistics import median
 from typing import Any
 
 from ncuflow.compare import decomposition
-from ncuflow.compare.decomposition import LaunchRates
 from ncuflow.compare.records import Cause, ChangeTerm, Fact, Value
 from ncuflow.findings import kernelname, limiter
 from ncuflow.findings.join import idle_us
-from ncuflow.findings.limiter import occupancy_limit
 from ncuflow.format import with_unit
 from ncuflow.model import Kernel, Row
 from ncuflow.parquet import read_columns
@@ -113,7 +111,7 @@ class Profile:
     gap_us: float | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     traced: Traced | None = None
-    rates: LaunchRates = field(default_factory=LaunchRates)
+    rates: decomposition.LaunchRates = field(default_factory=decomposition.LaunchRates)
 
 
 @dataclass(frozen=True)
@@ -473,7 +471,7 @@ def _counted(row: Counted, a: float | None, b: float | None) -> Iterator[Fact]:
 
 def _limit(kernel: Kernel) -> str | None:
     """``4 (registers)``: the resource that lets the fewest blocks onto an SM."""
-    limit = occupancy_limit(kernel["metrics"])
+    limit = limiter.occupancy_limit(kernel["metrics"])
     return f"{limit.blocks} ({limit.resources[0]})" if limit else None
 
 

@@ -10,17 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from ncuflow.compare import attribution, decomposition, differences
-from ncuflow.compare.records import (
-    Cause,
-    Comparison,
-    MetricChange,
-    Named,
-    PointChange,
-    Statistics,
-    Thresholds,
-    Value,
-)
+from ncuflow.compare import attribution, decomposition, differences, records
 from ncuflow.findings import profiled, statistics
 from ncuflow.format import Sheet, in_one_unit, quantity, with_unit
 from ncuflow.io import BadInput, printable, sniff_packed
@@ -34,7 +24,7 @@ MOST_PARTS, LEAST_SHARE = 4, 0.05
 Group = list[Kernel]
 
 
-def compare(base: Path, head: Path, settings: Thresholds) -> Comparison:
+def compare(base: Path, head: Path, settings: records.Thresholds) -> records.Comparison:
     """As of two sides, a point per matched kernel and ``ncu_us`` its metric.
 
     Raises BadInput where a file is no complete report, and where no kernel is in both.
@@ -54,14 +44,16 @@ def compare(base: Path, head: Path, settings: Thresholds) -> Comparison:
     points = [_point(a, b, e, settings) for (a, b), e in zip(pairs, decided, strict=True)]
     points.sort(key=lambda point: -abs(point.delta))
     names = distinct([printable(base), printable(head)])
-    named = [Named(name, _provenance(side)) for name, side in zip(names, kernels, strict=True)]
-    return Comparison(
+    named = [
+        records.Named(name, _provenance(side)) for name, side in zip(names, kernels, strict=True)
+    ]
+    return records.Comparison(
         base=named[0],
         head=named[1],
         differences=differences.of_sides(named[0].provenance, named[1].provenance, []),
         settings=settings,
         points=points,
-        statistics=Statistics(
+        statistics=records.Statistics(
             tests=sum(point.p is not None for point in points),
             floors={NCU: floor},
             notes=list(_notes(points, floor, untimed)),
@@ -133,16 +125,20 @@ def _name(group: Group) -> str:
     return f"{where}{kernel['name']} #{kernel['kernel']}"
 
 
-def _point(base: Group, head: Group, e: statistics.Estimate, settings: Thresholds) -> PointChange:
+def _point(
+    base: Group, head: Group, e: statistics.Estimate, settings: records.Thresholds
+) -> records.PointChange:
     """A matched kernel; causes where the change matters or could not be tested."""
-    row = MetricChange(**vars(e))
+    row = records.MetricChange(**vars(e))
     if abs(row.relative) > settings.threshold and row.verdict != statistics.SAME:
         before, after = (
             attribution.Profile([k], [k], rates=_rates(k)) for k in map(_typical, (base, head))
         )
         row = replace(row, **vars(attribution.explain(before, after, row.base, row.head)))
     name = head[0]["name"]
-    return PointChange(**vars(row), id=_name(head), target=name, metric=NCU, metrics={NCU: row})
+    return records.PointChange(
+        **vars(row), id=_name(head), target=name, metric=NCU, metrics={NCU: row}
+    )
 
 
 def _rates(kernel: Kernel) -> decomposition.LaunchRates:
@@ -163,7 +159,7 @@ def _provenance(kernels: Sequence[Kernel]) -> dict[str, str | None]:
 
 
 def _notes(
-    points: Sequence[PointChange], floor: statistics.Floor, untimed: Sequence[int]
+    points: Sequence[records.PointChange], floor: statistics.Floor, untimed: Sequence[int]
 ) -> Iterator[str]:
     single = [statistics.verdict_in_words(point) for point in points if point.interval is None]
     for words in sorted(set(single)):
@@ -184,7 +180,7 @@ def _left_out(untimed: Sequence[int]) -> str:
 # --- as text ----------------------------------------------------------------------------------
 
 
-def table(found: Comparison) -> str:
+def table(found: records.Comparison) -> str:
     """The comparison for a terminal: differences, then a line per kernel with what moved below it."""
     out = [f"base {found.base.name}", f"head {found.head.name}"]
     out += [f"differs: {d.axis}: {d.base} → {d.head}" for d in found.differences]
@@ -208,7 +204,7 @@ def table(found: Comparison) -> str:
     return "\n".join(out) + "\n"
 
 
-def sheet(found: Comparison) -> Sheet:
+def sheet(found: records.Comparison) -> Sheet:
     """The same as one table, with the first cause of each change."""
     unit, took = in_one_unit([time for point in found.points for time in (point.base, point.head)])
     rows = [
@@ -222,7 +218,7 @@ def sheet(found: Comparison) -> Sheet:
     return Sheet(header, rows, f"{found.base.name} → {found.head.name}")
 
 
-def _why(cause: Cause) -> Iterator[str]:
+def _why(cause: records.Cause) -> Iterator[str]:
     yield f"{cause.what}: {_value(cause.base, '')} → {_value(cause.head, '')}"
     for p in decomposition.causes(cause.parts, LEAST_SHARE)[:MOST_PARTS]:
         if p.base is not None:
@@ -233,7 +229,7 @@ def _why(cause: Cause) -> Iterator[str]:
             yield f"  {what}: {_value(f.base, f.unit)} → {_value(f.head, f.unit)}"
 
 
-def _value(value: Value, unit: str) -> str:
+def _value(value: records.Value, unit: str) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return quantity(value, unit) if isinstance(value, float) else str(value)

@@ -9,19 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ncuflow.compare import differences
-from ncuflow.compare.records import (
-    EACH,
-    TOTAL,
-    Comparison,
-    MetricChange,
-    Named,
-    PointChange,
-    Statistics,
-    Thresholds,
-)
-from ncuflow.findings import statistics
-from ncuflow.findings.kernelname import bare
+from ncuflow.compare import differences, records
+from ncuflow.findings import kernelname, statistics
 from ncuflow.format import Sheet, change, in_one_unit, micro, percent, with_unit
 from ncuflow.io import BadInput, clean, printable
 from ncuflow.parsers.show import read_trace
@@ -47,10 +36,10 @@ class TraceSide:
 def compare(
     base: Path,
     head: Path,
-    settings: Thresholds,
+    settings: records.Thresholds,
     device: int | None = None,
     maps: Mapping[str, str] | None = None,
-) -> Comparison:
+) -> records.Comparison:
     """A point per kernel that both traces have, with the time of each launch and of all of them.
 
     device: the GPU that is compared; by default all that a trace has, added up; maps: names of the base that are others in the
@@ -71,17 +60,17 @@ def compare(
     points = [
         _point(name, *pair, one) for (name, pair), one in zip(pairs.items(), decided, strict=True)
     ]
-    points.sort(key=lambda point: -abs(point.metrics[TOTAL].delta))
-    named = [Named(side.name, {"gpu": side.gpu}) for side in sides]
-    return Comparison(
+    points.sort(key=lambda point: -abs(point.metrics[records.TOTAL].delta))
+    named = [records.Named(side.name, {"gpu": side.gpu}) for side in sides]
+    return records.Comparison(
         base=named[0],
         head=named[1],
         differences=differences.of_sides(named[0].provenance, named[1].provenance, []),
         settings=settings,
         points=points,
-        statistics=Statistics(
+        statistics=records.Statistics(
             tests=sum(point.p is not None for point in points),
-            floors={EACH: floor},
+            floors={records.EACH: floor},
             notes=[*_notes(sides, floor), *_placed(placed)],
         ),
         only_base=_alone(sides[0].times, {name for name, _ in _named(pairs, sides[0].times)}),
@@ -125,7 +114,7 @@ def _mapped(
     found: dict[str, str] = {}
     for pair in maps.items():
         own = [
-            [name for name in side.times if wanted in (name, bare(name))]
+            [name for name in side.times if wanted in (name, kernelname.bare(name))]
             for wanted, side in zip(pair, sides, strict=True)
         ]
         for wanted, names, path in zip(pair, own, paths, strict=True):
@@ -183,14 +172,14 @@ def _by_bare_name(side: Times, without: Mapping[str, Any]) -> dict[str, list[flo
     out: dict[str, list[float]] = defaultdict(list)
     for name, launches in side.items():
         if name not in without:
-            out[bare(name)] += launches
+            out[kernelname.bare(name)] += launches
     return out
 
 
 def _named(pairs: Mapping[str, Any], side: Times) -> Iterator[tuple[str, str]]:
     """(a name of a side, the pair that it is in) of all that are in one."""
     for name in side:
-        for key in (name, bare(name)):
+        for key in (name, kernelname.bare(name)):
             if key in pairs:
                 yield name, key
                 break
@@ -204,15 +193,17 @@ def _alone(side: Times, paired: set[str]) -> list[str]:
 
 def _point(
     name: str, base: Sequence[float], head: Sequence[float], e: statistics.Estimate
-) -> PointChange:
+) -> records.PointChange:
     before, after = fsum(base), fsum(head)
-    each = MetricChange(**vars(e))
-    total = MetricChange(
+    each = records.MetricChange(**vars(e))
+    total = records.MetricChange(
         base=before, head=after, relative=after / before - 1, low=None, high=None, p=None,
         floor=None, basis="none", runs=(1, 1), samples=e.samples,
     )  # fmt: skip
-    metrics = {EACH: each, TOTAL: total}
-    return PointChange(**vars(each), id=name, target=bare(name), metric=EACH, metrics=metrics)
+    metrics = {records.EACH: each, records.TOTAL: total}
+    return records.PointChange(
+        **vars(each), id=name, target=kernelname.bare(name), metric=records.EACH, metrics=metrics
+    )
 
 
 def _notes(sides: Sequence[TraceSide], floor: statistics.Floor) -> Iterator[str]:
@@ -235,9 +226,9 @@ def _notes(sides: Sequence[TraceSide], floor: statistics.Floor) -> Iterator[str]
 # --- as text ----------------------------------------------------------------------------------
 
 
-def table(found: Comparison) -> str:
+def table(found: records.Comparison) -> str:
     """The comparison on one screen: the kernels whose launches together changed most."""
-    totals = [point.metrics[TOTAL] for point in found.points]
+    totals = [point.metrics[records.TOTAL] for point in found.points]
     before, after = (fsum(getattr(one, side) for one in totals) for side in ("base", "head"))
     out = [f"base {found.base.name}", f"head {found.head.name}"]
     out += [f"differs: {d.axis}: {d.base} → {d.head}" for d in found.differences]
@@ -260,9 +251,9 @@ def table(found: Comparison) -> str:
     return "\n".join(out) + "\n"
 
 
-def sheet(found: Comparison) -> Sheet:
+def sheet(found: records.Comparison) -> Sheet:
     """A row for each kernel: the time of all its launches on both sides, and how that of one changed."""
-    totals = [point.metrics[TOTAL] for point in found.points]
+    totals = [point.metrics[records.TOTAL] for point in found.points]
     whole = fsum(one.base for one in totals)
     unit, took = in_one_unit([time for one in totals for time in (one.base, one.head)])
     by, moved = in_one_unit([abs(one.delta) for one in totals])
@@ -287,5 +278,5 @@ def _sign(us: float) -> str:
 
 def _short(name: str) -> str:
     """A name in the width of a column: without what a template was given, where it is long."""
-    text = name if len(name) <= WIDEST else bare(name)
+    text = name if len(name) <= WIDEST else kernelname.bare(name)
     return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"

@@ -17,9 +17,8 @@ from ncuflow.experiments import audit, choices, recorded
 from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape, head
 from ncuflow.gpu import lock, nvml
 from ncuflow.io import CommandError, JsonObject, UsageError, clean
-from ncuflow.race import host, rounds
+from ncuflow.race import host, measure, rounds
 from ncuflow.race.eta import tell
-from ncuflow.race.measure import failure
 from ncuflow.race.rounds import AA, ALPHA, Race
 from ncuflow.race.sides import GaveUpError, LostError, Session, SideError, burst, started
 from ncuflow.record import Check
@@ -313,7 +312,7 @@ class ShapeRace:
                 self.session.ask("forget", name=name)
 
     def _lose(self, one: RacingChoice, error: SideError) -> None:
-        one.end(failure(error), str(error))
+        one.end(measure.failure(error), str(error))
         if isinstance(error, LostError) and self.session.restarts > MOST_RESTARTS:
             raise GaveUpError(f"{one.point.id}: {error}")
 

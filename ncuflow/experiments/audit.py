@@ -20,9 +20,7 @@ from ncuflow.answer import Answer
 from ncuflow.experiments.text import between
 from ncuflow.format import aligned, in_one_unit
 from ncuflow.io import BadInput, clean, read_json
-from ncuflow.race import rounds
-from ncuflow.race.record import Relative
-from ncuflow.race.rounds import AA, Race
+from ncuflow.race import record, rounds
 from ncuflow.race.sides import GaveUpError, LostError, Session, SideError, burst
 from ncuflow.record import Chance, Count, Effect, Microseconds, Strict
 from ncuflow.sweep.points import Planned, expand
@@ -195,7 +193,7 @@ class AuditedTactic(Strict):
     """The median time of the stored tactic, µs."""
     best: list[str] = Field(default_factory=list)
     """The tactics that no other is significantly faster than, the fastest first."""
-    cost: Relative | None = None
+    cost: record.Relative | None = None
     """What the stored tactic takes longer than the fastest."""
 
 
@@ -293,9 +291,9 @@ def _race(
         found.reason = "the stored tactic gives a wrong result here, or fails"
         return
     found.tactics = len(ready)
-    race = Race(ready, own, entries, effect)
-    if not _ready(session, own + AA, entry.tactic, checked=False):
-        race.fail(own + AA)
+    race = rounds.Race(ready, own, entries, effect)
+    if not _ready(session, own + rounds.AA, entry.tactic, checked=False):
+        race.fail(own + rounds.AA)
     until = monotonic() + session.budget_s
 
     def failed(name: str, error: SideError) -> None:
@@ -326,7 +324,7 @@ def _ready(session: Session, name: str, tactic: Any, checked: bool) -> bool:
     return bool(answer["status"] == "ok")
 
 
-def _conclude(race: Race, own: str, found: AuditedTactic) -> None:
+def _conclude(race: rounds.Race, own: str, found: AuditedTactic) -> None:
     found.time_us = race.time_us(own)
     found.best = sorted(race.remaining, key=lambda name: race.time_us(name) or 0)
     found.cost = race.against(own, race.leader).relative

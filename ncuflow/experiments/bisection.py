@@ -18,8 +18,7 @@ from pydantic import Field
 from ncuflow.answer import Answer
 from ncuflow.format import MISSING, aligned, in_one_unit
 from ncuflow.io import BadInput, JsonObject, conforming, parsed, sniff
-from ncuflow.race.measure import with_interval
-from ncuflow.race.record import Relative
+from ncuflow.race import measure, record
 from ncuflow.record import Microseconds, Strict
 
 Over = Literal["recordings", "wheels", "releases", "environment"]
@@ -46,7 +45,7 @@ class BisectStep(Strict):
     """The time of the base, µs; null where it was not timed."""
     head_us: Microseconds | None = None
     """The time of the version, µs; null where it was not timed."""
-    change: Relative | None = None
+    change: record.Relative | None = None
     """The version's time against the base's, with its interval."""
 
     @property
@@ -62,7 +61,7 @@ class Neighbours(Strict):
     """The last version before the change."""
     after: str
     """The first version after the change."""
-    change: Relative | None
+    change: record.Relative | None
     """What the version after takes longer, of 1: compared with the good version, or with its predecessor where each was
     compared with that."""
     between: list[str] = Field(default_factory=list)
@@ -222,7 +221,7 @@ def report(found: Bisection) -> str:
             s.head,
             s.base,
             time,
-            with_interval(s.change) if s.change else MISSING,
+            measure.with_interval(s.change) if s.change else MISSING,
             s.in_words,
         )
         for s, time in zip(found.steps, took, strict=True)
@@ -245,7 +244,7 @@ def report(found: Bisection) -> str:
 
 
 def _neighbours(found: Neighbours) -> Iterator[str]:
-    change = f": {with_interval(found.change)}" if found.change else ""
+    change = f": {measure.with_interval(found.change)}" if found.change else ""
     yield f"it changed from {found.before} to {found.after}{change}"
     if found.between:
         yield f"  or in {', '.join(found.between)}, which are inconclusive"

@@ -20,11 +20,9 @@ from ncuflow.experiments.variant import DATA, PREBUILT, Overlay
 from ncuflow.experiments.why import compare_code
 from ncuflow.format import with_unit
 from ncuflow.gpu import lock, nvml
-from ncuflow.gpu.lock import Held
 from ncuflow.io import JsonObject, clean, repeatedly
 from ncuflow.process import output_of
-from ncuflow.race import host, measure
-from ncuflow.race.eta import Tell
+from ncuflow.race import eta, host, measure
 from ncuflow.race.record import CompileError, Module
 from ncuflow.race.sides import BaseError, Process, Side, SideError, of_base, started
 from ncuflow.run import builds, progress
@@ -195,7 +193,7 @@ def built(
     installed: Path,
     overlays: Sequence[Overlay],
     jobs: int | None,
-    tell: Tell,
+    tell: eta.Tell,
     spare: Sequence[Planned] = (),
     each: Sequence[Sequence[Planned]] | None = None,
 ) -> tuple[list[BuiltVariant], Failing]:
@@ -246,7 +244,7 @@ def built(
     return changes, _by_point(failed, cases)
 
 
-def _cases(target: Target, points: Sequence[Planned], tell: Tell) -> dict[str, list[Planned]]:
+def _cases(target: Target, points: Sequence[Planned], tell: eta.Tell) -> dict[str, list[Planned]]:
     """What is launched of each point, by its id; of one that this GPU cannot run, nothing."""
     every = {point.id: point for point in points}
     here = builds.capabilities(os.environ, nvml.capabilities)
@@ -291,7 +289,7 @@ def _base(
     entries: list[JsonObject],
     needed: Set[str],
     jobs: int,
-    tell: Tell,
+    tell: eta.Tell,
 ) -> tuple[Roots, list[Module], Failing]:
     """The base's modules, compiled where they were not yet, and the cases that are not needed and fail, by id."""
     with of_base():
@@ -398,7 +396,7 @@ EVERY_S = 10.0  # between two lines while compilers run
 
 
 @contextmanager
-def watched(tell: Tell, folders: Sequence[Path], every_s: float = EVERY_S) -> Iterator[None]:
+def watched(tell: eta.Tell, folders: Sequence[Path], every_s: float = EVERY_S) -> Iterator[None]:
     """Say now and then, for the length of the block, how many files of modules in these folders are compiled."""
     missing = [path for folder in folders for path in objects(folder) if not path.exists()]
     begun = time.monotonic()
@@ -434,10 +432,10 @@ class VariantBench:
     """
 
     target: str
-    held: Held
+    held: lock.Held
     overlays: Sequence[Overlay]
     limit_s: float
-    tell: Tell
+    tell: eta.Tell
     base: Process
     control: Process
     _started: dict[int, tuple[Process, ExitStack]] = field(default_factory=dict, init=False)
@@ -472,7 +470,7 @@ class VariantBench:
 
 @contextmanager
 def bench(
-    target: str, overlays: Sequence[Overlay], limit_s: float, tell: Tell
+    target: str, overlays: Sequence[Overlay], limit_s: float, tell: eta.Tell
 ) -> Iterator[VariantBench]:
     """A GPU that nobody else uses meanwhile, and the base on it. Raises BaseError where that cannot be started."""
     with lock.gpu_lock() as held, ExitStack() as stack:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.compare import attribution, verdict
-from ncuflow.compare.verdict import Side
 from ncuflow.experiments import choices
 from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape
 from ncuflow.findings import choices as evidence
@@ -64,7 +63,7 @@ class CountedChoice:
 Counts = Mapping[str, CountedChoice]  # by point
 
 
-def of_side(side: Side) -> Counts:
+def of_side(side: verdict.Side) -> Counts:
     """The points of results that were profiled."""
     return {
         name: CountedChoice(name, side.profile(name), point["measurement"])

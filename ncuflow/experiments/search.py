@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.experiments import build, record
-from ncuflow.experiments.build import NotCompiledError, VariantBench
 from ncuflow.experiments.choices import Variant, declared, listed, write
 from ncuflow.experiments.variant import Overlay, difference, lay, read
 from ncuflow.format import with_unit
@@ -26,8 +25,7 @@ from ncuflow.race.rounds import AA, ALPHA, RUNGS, Halving
 from ncuflow.race.sides import BaseError, SharedSide, Side, SideError, burst, of_base
 from ncuflow.run import FATAL
 from ncuflow.sweep.points import Planned
-from ncuflow.target.contract import Target
-from ncuflow.target.launch import MEMORY_SHARE
+from ncuflow.target import contract, launch
 
 DEFAULT = "default"
 FRESH = 2  # the seed of the confirmation's inputs; checks and halving take those before it
@@ -62,7 +60,7 @@ class SearchedVariant:
 class SearchRun:
     """A search on its sides. limit_s: of one request; tell: how far it is."""
 
-    target: Target
+    target: contract.Target
     base: Side
     control: Side
     variants: Sequence[SearchedVariant]
@@ -249,7 +247,7 @@ def _fared(shape: Planned, one: SearchedVariant, race: Halving | None) -> record
 class SearchPlan:
     """What is searched. only: tunables; None of all; variants: at most; seconds: of the rounds of all shapes together."""
 
-    target: Target
+    target: contract.Target
     shapes: Sequence[Planned]
     only: Collection[str] | None
     variants: int
@@ -307,7 +305,7 @@ def measured(plan: SearchPlan, installed: Path, tell: Tell) -> record.Search:
     )
 
 
-def _that_fit(target: Target, shapes: Sequence[Planned]) -> int | None:
+def _that_fit(target: contract.Target, shapes: Sequence[Planned]) -> int | None:
     """How many variants the GPU's memory holds beside the default, which is there twice, at the largest shape; None where it
     does not say."""
     mebibytes = (nvml.first().facts() or {}).get("memory_mib")
@@ -315,7 +313,7 @@ def _that_fit(target: Target, shapes: Sequence[Planned]) -> int | None:
         return None
     needed = target.memory or (lambda params: target.work(params).bytes)
     each = CONTEXT_BYTES + max(needed(shape.params) for shape in shapes)
-    return max(1, int(MEMORY_SHARE * mebibytes * 2**20 / each) - 2)
+    return max(1, int(launch.MEMORY_SHARE * mebibytes * 2**20 / each) - 2)
 
 
 def _record(
@@ -332,7 +330,7 @@ def _record(
 
 def _broken(
     plan: SearchPlan, installed: Path, at: Points, overlays: Mapping[Edits, Overlay], tell: Tell
-) -> dict[Variant, NotCompiledError]:
+) -> dict[Variant, build.NotCompiledError]:
     """Compile the modules of the default and of all variants in one graph; the variants that do not compile."""
     spare = {point.id: point for points in at.values() for point in points.values()}
     of_edits = [
@@ -387,7 +385,7 @@ def _run(
 def _started(
     one: Variant,
     points: Mapping[str, Planned],
-    sides: VariantBench,
+    sides: build.VariantBench,
     place: int,
     overlay: Overlay,
     stack: ExitStack,

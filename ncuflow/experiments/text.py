@@ -11,7 +11,6 @@ from ncuflow.experiments import record
 from ncuflow.format import MISSING, aligned, in_one_unit, micro, with_unit
 from ncuflow.race import measure
 from ncuflow.race import record as race
-from ncuflow.race.measure import HOST_EFFECT, with_interval
 
 KERNELS, OPCODES = 6, 5  # that the screen has: kernels whose code differs, and opcodes of each
 FILES = 2  # of a module, those that compiled longest
@@ -75,7 +74,7 @@ def host_lines(timed: Sequence[record.PointTrial], state: race.HostState | None)
         [f"{state.mhz} MHz before" if state.mhz else "clock unknown"]
         + ([f"governor {state.governor}"] if state.governor else [])
     )
-    where = f"core {state.core} of {state.cpu or 'an unknown CPU'} ({clock}), minimum effect {100 * HOST_EFFECT:g} %"
+    where = f"core {state.core} of {state.cpu or 'an unknown CPU'} ({clock}), minimum effect {100 * measure.HOST_EFFECT:g} %"
     said = f"{same} of {with_unit(len(rows), 'host times')} the same, {len(rows) - same - len(told)} undecided"
     return ["", *table, f"{said}; {where}"]
 
@@ -429,7 +428,7 @@ def between(found: race.Relative) -> str:
     """+1.2 % (+0.8 to +1.6); from twice the time on 3.9 times (3.8 to 4.0)."""
     if found.estimate >= 1:
         return f"{1 + found.estimate:.2f} times ({1 + found.low:.2f} to {1 + found.high:.2f})"
-    return with_interval(found)
+    return measure.with_interval(found)
 
 
 def sure(advice: record.Advice) -> str:

@@ -23,10 +23,9 @@ from ncuflow.experiments.why import CountedSide, explain, lacking
 from ncuflow.gpu import lock
 from ncuflow.io import CommandError, clean, scratch
 from ncuflow.origin import flashinfer_version, now
-from ncuflow.race import host, measure
+from ncuflow.race import host, measure, record
 from ncuflow.race.eta import MeteredSide, TrialEta, tell
 from ncuflow.race.measure import failure
-from ncuflow.race.record import WORST
 from ncuflow.race.rounds import ALPHA
 from ncuflow.race.sides import BaseError, SideError, of_base, program
 from ncuflow.run import FATAL
@@ -165,7 +164,7 @@ def _measured(
     measure.timed(three, plan.points, points, trial.effect, eta)
     trial.points = [PointTrial(**dict(point)) for point in points]
     outcomes = {point.outcome for point in points}
-    trial.outcome = next(outcome for outcome in WORST if outcome in outcomes)
+    trial.outcome = next(outcome for outcome in record.WORST if outcome in outcomes)
 
 
 def _counted(

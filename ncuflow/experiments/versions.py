@@ -16,22 +16,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ncuflow.compare import verdict
-from ncuflow.compare.records import MetricChange, Thresholds
-from ncuflow.compare.verdict import HOST, METRICS, Side
+from ncuflow.compare import records, verdict
 from ncuflow.evidence import location, manifest
 from ncuflow.experiments import bisection, variant
 from ncuflow.experiments.bisection import Bisection, BisectStep, Neighbours, Over
 from ncuflow.experiments.build import BUILD_S, START_S, own, roots_of, unbuilt
-from ncuflow.experiments.variant import PACKAGE, Overlay
 from ncuflow.findings import locate, stored
 from ncuflow.gpu import lock, nvml
-from ncuflow.gpu.lock import Held
 from ncuflow.io import BadInput, CommandError, JsonObject, UsageError, clean, present, scratch
 from ncuflow.origin import now
-from ncuflow.race import measure
+from ncuflow.race import measure, record
 from ncuflow.race.eta import tell
-from ncuflow.race.record import MeasuredPoint, Relative
 from ncuflow.race.sides import BaseError, Process, SideError, started
 from ncuflow.run import FATAL
 from ncuflow.sweep.points import Planned, of_target
@@ -40,7 +35,7 @@ from ncuflow.target.contract import Target
 WHEEL = re.compile(r"flashinfer(?:_python)?-(?P<version>[^-]+)-.*\.whl")
 CODE = frozenset({".py", ".cu", ".cuh", ".h", ".hpp", ".cc", ".cpp", ".jinja", ".inc"})
 CAUSES = 4
-JUDGED = {column: name for name, column in METRICS.items() if name not in HOST}
+JUDGED = {column: name for name, column in verdict.METRICS.items() if name not in verdict.HOST}
 
 
 class CannotError(RuntimeError):
@@ -84,7 +79,7 @@ def _order(name: str) -> tuple[list[int], str]:
     return location.numbers(name), name
 
 
-def laid(change: str, folder: Path) -> Overlay:
+def laid(change: str, folder: Path) -> variant.Overlay:
     """The FlashInfer of a version below a folder, made there unless it is there already; what it depends on the environment has.
 
     Raises CannotError where it cannot be had.
@@ -100,7 +95,7 @@ def laid(change: str, folder: Path) -> Overlay:
         for wheel in partial.glob("*.whl"):
             wheel.unlink()
         partial.rename(whole)
-    return Overlay(whole / "lib" / PACKAGE, whole / "jit", frozenset())
+    return variant.Overlay(whole / "lib" / variant.PACKAGE, whole / "jit", frozenset())
 
 
 @dataclass(frozen=True)
@@ -117,7 +112,7 @@ class Versions:
     effect: float
     limit_s: float
     tell: Callable[[str], None]
-    held: Held
+    held: lock.Held
     folder: Path
     begin: Callable[..., Any] = started
 
@@ -133,7 +128,7 @@ class Versions:
         """A version against another. Raises CommandError where the base cannot run the point: nothing can be said then."""
         self.tell(f"{head}: compared with {base}")
         step = BisectStep(base=base, head=head, belongs="passed over")
-        trial = MeasuredPoint(point=self.point.id, outcome="unchecked")
+        trial = record.MeasuredPoint(point=self.point.id, outcome="unchecked")
         try:
             with self._sides(base, head) as sides:
                 measure.timed(sides, [self.point], [trial], self.effect, self.tell)
@@ -180,7 +175,7 @@ class Versions:
             raise CannotError(f"{found['status']}: {found['reason']}")
         return side
 
-    def _laid(self, name: str) -> Overlay | None:
+    def _laid(self, name: str) -> variant.Overlay | None:
         change = self.source.changes[name]
         return laid(change, self.folder.absolute() / quote(name, safe="")) if change else None
 
@@ -215,11 +210,11 @@ class Recordings:
             )
         self._point, self._metric = point, JUDGED[metric]
         self._target = point.partition("/")[0]
-        self._settings = Thresholds(threshold=effect)
+        self._settings = records.Thresholds(threshold=effect)
         self._scratch = scratch
         self._folders = _by_version(patterns, point)
-        self._sides: dict[str, Side] = {}
-        self._changes: dict[tuple[str, str], MetricChange] = {}
+        self._sides: dict[str, verdict.Side] = {}
+        self._changes: dict[tuple[str, str], records.MetricChange] = {}
         self.versions = list(self._folders)
         self.gpu = manifest.provenance(self._folders[self.versions[0]]).get("gpu")
 
@@ -234,12 +229,12 @@ class Recordings:
             return step
         self._changes[base, head] = row
         low, high = row.interval
-        step.change = Relative(estimate=row.relative, low=low, high=high)
+        step.change = record.Relative(estimate=row.relative, low=low, high=high)
         step.belongs = "after" if row.changed else "before"
         step.base_us, step.head_us = row.base, row.head
         return step
 
-    def _side(self, version: str) -> Side:
+    def _side(self, version: str) -> verdict.Side:
         if version not in self._sides:
             place = self._scratch / str(len(self._sides))
             locate.make_results(self._folders[version], [self._target], place)

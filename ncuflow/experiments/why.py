@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from ncuflow import process
-from ncuflow.compare import attribution, decomposition
-from ncuflow.compare.records import Cause, ChangeTerm, Fact, Value
+from ncuflow.compare import attribution, decomposition, records
 from ncuflow.evidence.points import read_progress
-from ncuflow.experiments import record
-from ncuflow.experiments.variant import DATA
+from ncuflow.experiments import record, variant
 from ncuflow.findings import profiled, waits
 from ncuflow.findings.kernelname import canonical
 from ncuflow.format import micro, with_unit
@@ -29,9 +27,8 @@ from ncuflow.parsers import ncu as reports
 from ncuflow.parsers import sass
 from ncuflow.process import CaptureError
 from ncuflow.race.record import TrialTiming
-from ncuflow.run import machine, ncu
+from ncuflow.run import machine, ncu, profiler
 from ncuflow.run.ncu import ncu_version
-from ncuflow.run.profiler import Batch
 from ncuflow.sweep.points import Planned
 
 LOCAL = r"(LDL|STL)\b"
@@ -126,7 +123,7 @@ ALL = Tier(
 
 
 @dataclass
-class SideBatch(Batch):
+class SideBatch(profiler.Batch):
     """Points that a side of a trial launches under ncu. command: the side's."""
 
     command: Sequence[str] = field(default_factory=list)
@@ -293,11 +290,11 @@ def _causes(
     point.unexplained_us, point.remainder = _rounded(found.unexplained), found.remainder
 
 
-def _cause(cause: Cause) -> record.TrialCause:
+def _cause(cause: records.Cause) -> record.TrialCause:
     kept = decomposition.causes(cause.parts, LEAST_SHARE)[:MOST_PARTS]
     rest = sum(term.delta_us for term in cause.parts if term not in kept)
     if len(kept) < len(cause.parts):
-        kept = [*kept, ChangeTerm(OTHERS, OTHERS, None, None, "", rest)]
+        kept = [*kept, records.ChangeTerm(OTHERS, OTHERS, None, None, "", rest)]
     return record.TrialCause(
         kind=cause.kind,
         what=cause.what,
@@ -310,7 +307,7 @@ def _cause(cause: Cause) -> record.TrialCause:
     )
 
 
-def _part(term: ChangeTerm) -> record.TrialTerm:
+def _part(term: records.ChangeTerm) -> record.TrialTerm:
     delta = _rounded(term.delta_us) or 0.0
     base, change = _rounded(term.base), _rounded(term.head)
     return record.TrialTerm(
@@ -318,7 +315,7 @@ def _part(term: ChangeTerm) -> record.TrialTerm:
     )
 
 
-def _fact(fact: Fact) -> record.TrialFact:
+def _fact(fact: records.Fact) -> record.TrialFact:
     base, change = (
         _rounded(value) if isinstance(value, float) else _scalar(value)
         for value in (fact.base, fact.head)
@@ -327,11 +324,11 @@ def _fact(fact: Fact) -> record.TrialFact:
     return record.TrialFact(what=what, base=base, change=change, unit=fact.unit)
 
 
-def _scalar(value: Value) -> bool | int | float | str | None:
+def _scalar(value: records.Value) -> bool | int | float | str | None:
     return _text(value) if isinstance(value, list) else value
 
 
-def _text(value: Value) -> str | None:
+def _text(value: records.Value) -> str | None:
     if value is None:
         return None
     if isinstance(value, list):
@@ -364,7 +361,7 @@ def _record(kernel: Kernel, package: Path | None, tier: Tier) -> record.KernelCo
 
 def _quoted_line(line: waits.HotLine, package: Path | None) -> record.HotPlace:
     """A hot line, quoted from the FlashInfer of its own side."""
-    root = None if package is None else package / DATA
+    root = None if package is None else package / variant.DATA
     return record.HotPlace(
         file=line.file,
         line=line.line,

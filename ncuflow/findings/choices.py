@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeVar
 
 from ncuflow.expression import evaluate, holds, names, terms
 from ncuflow.findings import noise, statistics
-from ncuflow.findings.noise import CONFIDENCE
 from ncuflow.model import Measurement, NoiseFloor, Point, Results, Row, Turns
 from ncuflow.target.contract import Choice, traits
 
@@ -255,7 +254,7 @@ def _tested(pairs: Sequence[tuple[Samples, Samples]]) -> list[statistics.Found]:
     """
     enough = [pair for pair in dict.fromkeys(pairs) if min(map(len, pair)) >= FEWEST_SAMPLES]
     new = [pair for pair in enough if pair not in _TESTS]
-    _TESTS.update(zip(new, statistics.of_launches(new, alpha=1 - CONFIDENCE), strict=True))
+    _TESTS.update(zip(new, statistics.of_launches(new, alpha=1 - noise.CONFIDENCE), strict=True))
     return [_TESTS.get(pair, (None, None, None)) for pair in pairs]
 
 
@@ -410,7 +409,7 @@ def _summary(found: Sequence[Effect]) -> Row:
         "within": verdicts.count("within noise"),
         "untested": verdicts.count("not tested"),
         "in_turns": sum(p.in_turns for p in found),
-        "confidence": CONFIDENCE,
+        "confidence": noise.CONFIDENCE,
         "least": min(changes),
         "median": median(changes) if len(fare) < 2 else None,
         "most": max(changes),

@@ -11,8 +11,7 @@ from math import prod
 from statistics import median
 from typing import Any
 
-from ncuflow.findings import join
-from ncuflow.findings.limiter import Limiter
+from ncuflow.findings import join, limiter
 from ncuflow.gpu.table import TABLE
 from ncuflow.model import VERSIONS, Kernel, Measurement
 from ncuflow.record import FieldColumn, Series, places
@@ -167,7 +166,7 @@ def _wait(name: str, formula: str, terms: tuple[str, ...], *keys: str) -> Column
 
 
 def _verdict(
-    name: str, formula: str, terms: tuple[str, ...], of: Callable[[Limiter], str | None]
+    name: str, formula: str, terms: tuple[str, ...], of: Callable[[limiter.Limiter], str | None]
 ) -> Column:
     """A part of the verdict on the main kernel."""
     return Column(name, "text", "", formula, lambda j: of(j.limiter), "ncu", terms=terms)

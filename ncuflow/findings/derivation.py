@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from pydantic import BaseModel, ConfigDict
 
 from ncuflow import answer, parquet
-from ncuflow.findings import locate, profiled, stored
+from ncuflow.findings import join, locate, profiled, stored
 from ncuflow.findings.columns import BY_NAME, Column
-from ncuflow.findings.join import main_kernel
 from ncuflow.findings.results import grouped, read
 from ncuflow.format import with_unit
 from ncuflow.io import BadInput, sniff_packed
@@ -89,7 +88,7 @@ def steps(outputs: Path, point: str, name: str) -> Iterator[TraceStep]:
             if name in BY_NAME:
                 yield from _column(entry, metrics, name, 0, set())
             else:
-                main, deep = main_kernel(entry["kernels"]), results["deep"]
+                main, deep = join.main_kernel(entry["kernels"]), results["deep"]
                 some = [main] if main else []
                 some += [kernel for kernel in deep if kernel["point"] == point]
                 yield from _found(_facts(some, metrics, name), name)
@@ -197,7 +196,7 @@ def _column(
 
 def _evidence(point: Point, metrics: Metrics, column: Column, depth: int) -> Iterator[TraceStep]:
     """Where a column without terms was read: its metrics by kernel, the main kernel's stalls, or a file."""
-    main = main_kernel(point["kernels"])
+    main = join.main_kernel(point["kernels"])
     for kernel in ([main] if main else []) if column.main else point["kernels"]:
         for row in metrics[kernel["report"], kernel["kernel"]]:
             if row["key"] in column.keys:

@@ -12,8 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from ncuflow import model
-from ncuflow.findings import limiter
-from ncuflow.findings.kernelname import MERGE
+from ncuflow.findings import kernelname, limiter
 
 TORCH = "at::native::"
 TENSOR_OPERATIONS = ("tensor_flops", "tensor_int_ops")
@@ -138,7 +137,7 @@ def main_kernel(kernels: Sequence[model.Kernel]) -> model.Kernel | None:
 
 def is_merge(kernel: model.Kernel) -> bool:
     """Whether a kernel merges what a split over the KV cache left."""
-    return kernel["name"].startswith(MERGE)
+    return kernel["name"].startswith(kernelname.MERGE)
 
 
 def is_torchs(kernel: model.Kernel) -> bool:

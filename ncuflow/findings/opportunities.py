@@ -18,9 +18,8 @@ from typing import Any
 from ncuflow import expression
 from ncuflow import format as fmt
 from ncuflow.expression import evaluate, holds
-from ncuflow.findings import choices, limiter
+from ncuflow.findings import choices, columns, limiter
 from ncuflow.findings.choices import STEPS, Effect, Subgroup, divided, telling, with_a_change
-from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.noise import FASTER, floor_at
 from ncuflow.findings.scope import Scope, point_scope, possible_names
 from ncuflow.findings.tried import CHANGES, MUCH, Tried, elsewhere
@@ -36,7 +35,7 @@ LEAST = 0.01  # of the time: what can bring less is no opportunity to try
 UNITS = {metric.key: metric.unit for metric in METRICS.values()} | {
     "merge_us": "µs", "merge_dram_pct": "%", "merge_issue_pct": "%", **dict.fromkeys(STEPS, "µs"),
     "split_issue_active": "of 1", "split_tensor_pipe_elapsed_pct": "%",
-} | {column.name: column.unit for column in COLUMNS}  # fmt: skip
+} | {column.name: column.unit for column in columns.COLUMNS}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ncuflow.evidence.provenance import whole
-from ncuflow.findings import ceilings
-from ncuflow.findings.columns import measurement
-from ncuflow.findings.join import Joined
+from ncuflow.findings import ceilings, columns, join
 from ncuflow.io import sniff_packed
 from ncuflow.model import Kernel, KernelRow, Measurement, Provenance, Row
-from ncuflow.parsers import ncu, ncu_text
-from ncuflow.parsers.ncu import Report
-from ncuflow.parsers.show import strange
+from ncuflow.parsers import ncu, ncu_text, show
 from ncuflow.parsers.show_ncu import RECORDED as RECORDED
 
 NESTED = ("stalls", "breakdown", "rules", "lines")
@@ -30,14 +26,14 @@ TRACES = ("sqlite", "nsys-rep")  # kinds of files (`ncuflow.io.sniff`) that are 
 TEXT = ("csv", "text")  # what ncu printed may be
 
 
-def read(path: str | Path) -> Report:
+def read(path: str | Path) -> ncu.Report:
     """A report of ncu, or what ncu printed, with its lines. Raises BadInput of anything else."""
     kind, words = sniff_packed(path)
     if kind == "ncu-rep":
         return ncu.read(path)
     if kind in TEXT:
         return ncu_text.read(path)
-    raise strange(path, "ncu", kind, words)
+    raise show.strange(path, "ncu", kind, words)
 
 
 def launches(path: str | Path, name: str | None = None) -> list[Kernel]:
@@ -54,7 +50,7 @@ def trace(path: str | Path) -> Trace:
     return nsys.read(path)
 
 
-def kernels(report: Report, name: str | None = None) -> list[Kernel]:
+def kernels(report: ncu.Report, name: str | None = None) -> list[Kernel]:
     """Every launch with its metrics by registry key, stalls, breakdown, rules and lines, in the order of the report.
 
     name: what its records call the report; the path that it was read from by default.
@@ -119,7 +115,7 @@ def row_of(kernels: Sequence[Kernel], origin: Provenance) -> Measurement:
     """The columns of the launches of one call, of one at least."""
     timing: Row = defaultdict(lambda: None)
     machine = ceilings.machine(kernels[0]["device"], None)
-    return measurement(Joined(timing, {}, kernels, (), machine, origin))
+    return columns.measurement(join.Joined(timing, {}, kernels, (), machine, origin))
 
 
 def longest(some: Sequence[Kernel]) -> Kernel:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ncuflow import model
 from ncuflow.evidence.provenance import load_provenance, of_captures
-from ncuflow.findings import ceilings
+from ncuflow.findings import ceilings, noise
 from ncuflow.findings.columns import COLUMNS, measurement
 from ncuflow.findings.join import Joined, tensor_types
-from ncuflow.findings.noise import floors
 from ncuflow.io import BadInput, write_json
 from ncuflow.parquet import read_columns, read_table, write_table
 from ncuflow.record import Series, places
@@ -109,7 +108,7 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
         "points": points,
         "deep": _deep([k for k in all_kernels if k["batch"] == model.DEEP], tables),
         "pairs": _pairs(tables),
-        "noise": floors(points, repeats),
+        "noise": noise.floors(points, repeats),
     }
 
 

@@ -18,8 +18,7 @@ from ncuflow.findings import limiter, noise
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import is_merge, main_kernel, ratio, total
 from ncuflow.model import Ceilings, Kernel, Point, Results, Stall
-from ncuflow.parsers.breakdown import UNITS
-from ncuflow.parsers.registry import METRICS
+from ncuflow.parsers import breakdown, registry
 from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.target.contract import known, traits
 
@@ -49,7 +48,7 @@ MACHINE = {
 SPLIT = ("issue_active", "waves", "tensor_pipe_elapsed_pct")
 DERIVED = {
     "step_us", "step_cold_us", "graph_pays",
-    "merge_us", *(f"merge_{unit}_pct" for unit in UNITS), *(f"split_{name}" for name in SPLIT),
+    "merge_us", *(f"merge_{unit}_pct" for unit in breakdown.UNITS), *(f"split_{name}" for name in SPLIT),
 }  # fmt: skip
 FIXED = {
     *DERIVED,
@@ -116,7 +115,7 @@ class Scope(Mapping[str, Value]):
 
 def possible_names(results: Results) -> frozenset[str]:
     """Every name that some point of this target could have."""
-    known = set(FIXED) | set(BY_NAME) | set(METRICS) | set(_parameters(results["target"]))
+    known = set(FIXED) | set(BY_NAME) | set(registry.METRICS) | set(_parameters(results["target"]))
     known |= set(traits(results["target"], {}))
     known |= {f"{kind}_{reason}" for kind in ("stall", "state") for reason in REASONS}
     for entry in results["points"]:

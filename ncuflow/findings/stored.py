@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type
 from pydantic import Field
 from typing_extensions import is_typeddict
 
-from ncuflow.findings import sanity
-from ncuflow.findings.columns import BY_NAME
+from ncuflow.findings import columns, sanity
 from ncuflow.format import with_unit
 from ncuflow.io import BadInput, JsonObject, clean, conforming, present, read_json
 from ncuflow.model import Results
@@ -187,7 +186,7 @@ def results(path: Path, struck: bool = True) -> Results:
                 raise BadInput(path, f"{point['point']}: {error}") from None
     found = cast(Results, content)
     for point in found["points"]:
-        row = dict.fromkeys(BY_NAME) | point["measurement"]
+        row = dict.fromkeys(columns.BY_NAME) | point["measurement"]
         point["measurement"] = row | {"point": point["point"], "tier": point["tier"]}
     if struck and (violations := sanity.strike(found)):
         many = with_unit(len(violations), "impossible numbers")

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from ncuflow import format as form
-from ncuflow.findings import limiter
-from ncuflow.findings.join import led_by_torch
+from ncuflow.findings import join, limiter
 from ncuflow.gpu import lock, use
 from ncuflow.io import BadInput, JsonObject, read_json
 from ncuflow.model import DEEP
@@ -409,7 +408,7 @@ def target_headline(page: Path, results: Mapping[str, Any]) -> str:
     points = results["points"]
     good = [point for point in points if point["status"] == "ok"]
     text = f"{results['target']}: {len(good)} of {len(points)} points"
-    own = [p["measurement"] for p in good if not led_by_torch(p.get("kernels") or ())]
+    own = [p["measurement"] for p in good if not join.led_by_torch(p.get("kernels") or ())]
     rates = (("tflops", "TFLOPS"), ("gbs", "GB/s"))
     best = max(
         ((m.get(f"{rate}_fraction_measured") or 0, m[rate], unit, m) for m in own for rate, unit in rates if m.get(rate)),

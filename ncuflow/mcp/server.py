@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from ncuflow.io import CommandError, JsonObject, clean, fault, refused
 from ncuflow.mcp import answers
-from ncuflow.mcp.answers import Root
 from ncuflow.mcp.fit import text
 from ncuflow.origin import package_version
 
@@ -24,7 +23,7 @@ counts what was cut: ask with `limit` for whole entries. A verdict of compare or
 until it was tried."""
 
 
-def made(root: Root) -> Any:
+def made(root: answers.Root) -> Any:
     """The server (`mcp.server.mcpserver.MCPServer`) with its tools. Raises ModuleNotFoundError where `mcp` is not installed."""
     from mcp.server.mcpserver import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
@@ -89,7 +88,7 @@ def _untitled(schema: Any) -> Any:
 def serve(root: Path, allow_run: bool) -> None:
     """Answer on standard input and output, until that ends."""
     os.chdir(root)
-    server = made(Root(Path.cwd(), allow_run))
+    server = made(answers.Root(Path.cwd(), allow_run))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
     server.run()

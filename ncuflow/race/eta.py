@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ncuflow.io import JsonObject, clean, status_line
-from ncuflow.race.rounds import RUNGS
-from ncuflow.race.sides import Side
+from ncuflow.race import rounds, sides
 from ncuflow.run import progress
 
 Tell = Callable[[str], None]
@@ -104,7 +103,7 @@ class TrialEta(Eta):
 class MeteredSide:
     """A side whose answers count."""
 
-    def __init__(self, side: Side, eta: TrialEta) -> None:
+    def __init__(self, side: sides.Side, eta: TrialEta) -> None:
         self._side, self._eta = side, eta
 
     def ask(self, do: str, limit_s: float, **words: Any) -> JsonObject:
@@ -116,7 +115,7 @@ class MeteredSide:
 def halving_s(variants: int) -> float:
     """Expected seconds of a shape at which so many variants are halved, and one is confirmed."""
     seconds, before, left = (variants + 2) * SECONDS["open"], 0, variants
-    for rung in RUNGS:
+    for rung in rounds.RUNGS:
         seconds += (rung - before) * (left + 2) * SECONDS["burst"]
         before, left = rung, (left + 1) // 2
     return seconds + TIMED_S

@@ -17,8 +17,7 @@ from math import expm1, log, sqrt
 from statistics import fmean, median, stdev
 from typing import Literal
 
-from ncuflow.race.record import Relative
-from ncuflow.race.sides import SideError
+from ncuflow.race import record, sides
 
 ALPHA = 0.05  # of a run: the chance that it calls a change slower or faster that is neither
 LOOKS = (6, 9, 13, 19, 28, 40)  # rounds after which is looked
@@ -35,9 +34,9 @@ class Interval:
     high: float
 
     @property
-    def relative(self) -> Relative:
+    def relative(self) -> record.Relative:
         """As records have it."""
-        return Relative(estimate=self.estimate, low=self.low, high=self.high)
+        return record.Relative(estimate=self.estimate, low=self.low, high=self.high)
 
     @property
     def half(self) -> float:
@@ -330,7 +329,7 @@ def run(
     race: Race,
     burst: Callable[[str], float],
     late: Callable[[], bool],
-    failed: Callable[[str, SideError], None],
+    failed: Callable[[str, sides.SideError], None],
     after: Callable[[set[str], bool], None],
 ) -> None:
     """Rounds until the race is over, or it is late, which is asked for from the first look on. A round in which a variant fails
@@ -342,7 +341,7 @@ def run(
         for name in race.order():
             try:
                 found[name] = burst(name)
-            except SideError as error:
+            except sides.SideError as error:
                 race.fail(name)
                 failed(name, error)
                 break

@@ -23,8 +23,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ncuflow import io, locks
-from ncuflow.gpu import nvml
-from ncuflow.gpu.lock import lock_folder, own_folder
+from ncuflow.gpu import lock, nvml
 from ncuflow.private import masked, masked_line
 from ncuflow.run import FATAL, OK, SOME_FAILED
 from ncuflow.run.gpu import cuda_not_begun, load_libraries
@@ -289,12 +288,12 @@ def _is_hopper(spec: Any) -> bool:
 
 def begins() -> Path:
     """What a build locks until it has taken its modules."""
-    return own_folder(lock_folder()) / "build"
+    return lock.own_folder(lock.lock_folder()) / "build"
 
 
 def compiles() -> Path:
     """What all that compile modules share a lock of meanwhile."""
-    return own_folder(lock_folder()) / "compiles"
+    return lock.own_folder(lock.lock_folder()) / "compiles"
 
 
 def _compiling(held: ExitStack) -> int:

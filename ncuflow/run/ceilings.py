@@ -18,9 +18,7 @@ from typing import Any
 
 from ncuflow.io import JsonObject
 from ncuflow.record import Launches
-from ncuflow.run import timing
-from ncuflow.run.builds import one_line
-from ncuflow.run.timing import Event, Stopwatch, significant
+from ncuflow.run import builds, timing
 
 THREADS = 512  # of a block of the read kernel
 KERNELS = """
@@ -62,7 +60,7 @@ read(const float4* __restrict__ source, size_t count, float* out)
 """
 
 
-class Driver(Stopwatch):
+class Driver(timing.Stopwatch):
     """The first visible CUDA device, in its primary context. Times are microseconds, buffers are addresses.
 
     Raises RuntimeError where a call fails, ImportError without cuda-bindings. To be closed, or used in a `with`, which
@@ -160,7 +158,7 @@ class Driver(Stopwatch):
 
     # timing
 
-    def event(self) -> Event:
+    def event(self) -> timing.Event:
         event = called(self.cuda.cuEventCreate, 0)
         self.stack.callback(self.cuda.cuEventDestroy, event)
         return _Event(self.cuda, event)
@@ -322,7 +320,7 @@ def measure(device: Driver, repeats: int = REPEATS) -> JsonObject:
         loads |= _products(device)
     # The first is that of a cuBLAS without one of these functions.
     except (AttributeError, ImportError, OSError, RuntimeError) as error:
-        reason = {"reason": f"no matrix product: {one_line(error)}"}
+        reason = {"reason": f"no matrix product: {builds.one_line(error)}"}
     bursts = {
         name: timing.bursts(device, load.run, repeats, BURSTS) for name, load in loads.items()
     }
@@ -384,7 +382,7 @@ def _normal(dtype: str, seed: int) -> Any:
 def rate(times: Launches, amount: float) -> JsonObject:
     """The rates of a summary of times in µs; the slow quartile of times is the low one of rates."""
     slow, median, fast = (
-        significant(amount / (time * 1e-6)) for time in (times.q75, times.median, times.q25)
+        timing.significant(amount / (time * 1e-6)) for time in (times.q75, times.median, times.q25)
     )
     found = {"value": median, "n": times.n, "q25": slow, "q75": fast}
     return found | times.model_dump(include={"sm_mhz", "throttle"})

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel
 
 from ncuflow import answer
-from ncuflow.gpu import nvml
-from ncuflow.gpu.table import capability_of
+from ncuflow.gpu import nvml, table
 from ncuflow.io import JsonObject, UsageError, read_as, read_yaml, resource
 from ncuflow.run.coverage import offered
 from ncuflow.sweep import points as sweep_points
@@ -83,7 +82,7 @@ def planned(name: str, sweep: str) -> tuple[list[Row], str]:
     if sweep not in sweeps:
         raise UsageError(f"--sweep: there is no sweep {sweep!r}; there are: {', '.join(sweeps)}")
     try:
-        facts = {"compute_capability": capability_of(name)}
+        facts = {"compute_capability": table.capability_of(name)}
     except ValueError as error:
         raise UsageError(f"--gpu: {error}") from None
     backends: list[Row] = []

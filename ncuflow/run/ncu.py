@@ -21,8 +21,7 @@ from ncuflow.evidence.points import Contents
 from ncuflow.evidence.scrub import scrub_report
 from ncuflow.gpu.nvml import DriverQuery, VisibleGpu
 from ncuflow.io import UsageError
-from ncuflow.parsers import reader
-from ncuflow.parsers.chips import chip_of
+from ncuflow.parsers import chips, reader
 from ncuflow.parsers.registry import METRICS, counters
 from ncuflow.process import CaptureError, ProcessExit, output_of, python_environment
 from ncuflow.run.machine import tool
@@ -103,7 +102,7 @@ def registry_counters(gpu: VisibleGpu, keys: tuple[str, ...] | None = None) -> t
     """The counters behind the metric registry, or these keys of it, by the names of this GPU's chip; of one that it
     lacks, those that all chips have."""
     capability = DriverQuery(gpu.uuid).capability()
-    chip = chip_of(".".join(map(str, capability)) if capability else None)
+    chip = chips.chip_of(".".join(map(str, capability)) if capability else None)
     return counters(chip) if keys is None else counters(chip, keys)
 
 

@@ -19,15 +19,11 @@ from ncuflow.evidence.points import Contents
 from ncuflow.evidence.provenance import origin, whole
 from ncuflow.gpu import nvml
 from ncuflow.gpu.lock import gpu_lock
-from ncuflow.gpu.nvml import NoGpuError
 from ncuflow.io import JsonObject, scratch, write_json
 from ncuflow.model import Provenance
 from ncuflow.origin import package_version
-from ncuflow.run import ceilings, machine, ncu, nsys
-from ncuflow.run.builds import as_line, one_line
+from ncuflow.run import builds, ceilings, machine, ncu, nsys, profiler
 from ncuflow.run.ceilings import Driver
-from ncuflow.run.ncu import REMEDY
-from ncuflow.run.profiler import ProfilerOutput, parse_version
 
 DISK_NEEDED_GB = 5.0
 TOOLS = ("ncu", "nsys", "nvcc")
@@ -43,7 +39,7 @@ REMEDIES = {
     "ncu-report": "pip install ncu-report",
     "ncu": "install Nsight Compute, or set NCUFLOW_NCU; without it the evidence has no counters",
     "nsys": "install Nsight Systems, or set NCUFLOW_NSYS; without it there are no timelines",
-    "counters": REMEDY,
+    "counters": ncu.REMEDY,
     "gpu processes": "timings share the GPU with them: stop them or wait",
     "dcgm": "it holds the counters: `dcgmi profile --pause`, afterwards `--resume`",
     "ncu lock": "ask its owner to remove nsight-compute-lock from the temporary folder, or set TMPDIR",
@@ -108,7 +104,7 @@ def torch_finding(version: str, found: JsonObject) -> JsonObject:
 def counter_finding(refused: bool | None) -> JsonObject:
     """Permission to read performance counters."""
     if refused is None:
-        return finding("counters", "warn", UNTOLD, f"if ncu fails: {REMEDY}")
+        return finding("counters", "warn", UNTOLD, f"if ncu fails: {ncu.REMEDY}")
     if refused:
         return finding("counters", "fail", "refused to this user (RmProfilingAdminOnly: 1)")
     return finding("counters", "ok", "allowed")
@@ -178,7 +174,7 @@ def _tool_version(name: str) -> str | None:
         return None
     text = process.output_of([program, "--version"]) or ""
     release = re.search(r"release [\d.]+, V([\d.]+)", text)
-    return release.group(1) if release else parse_version(text)
+    return release.group(1) if release else profiler.parse_version(text)
 
 
 def provenance(
@@ -244,7 +240,7 @@ def gpu_held() -> Iterator[bool]:
         with gpu_lock() as held:
             os.environ["CUDA_VISIBLE_DEVICES"] = held.gpu.uuid
             yield True
-    except NoGpuError:
+    except nvml.NoGpuError:
         yield False
 
 
@@ -254,7 +250,7 @@ def reached() -> JsonObject:
         with Driver() as device:
             return ceilings.measure(device)
     except Exception as error:
-        return ceilings.unmeasured(one_line(error))
+        return ceilings.unmeasured(builds.one_line(error))
 
 
 def _probe(result: JsonObject, tools: Sequence[str]) -> None:
@@ -377,7 +373,7 @@ class TorchCheck:
         answers = [line.removeprefix(MARK) for line in self._lines if line.startswith(MARK)]
         if answers:
             found: JsonObject = json.loads(answers[-1])
-            return {"error": as_line(**found)} if "kind" in found else found
+            return {"error": builds.as_line(**found)} if "kind" in found else found
         status = self._outcome.returncode if self._outcome else None
         return {"error": f"its process ended with status {status}"}
 
@@ -408,7 +404,7 @@ def unfit(tools: Sequence[str]) -> dict[str, str]:
 def why_unfit(tool: str) -> str | None:
     """Why a tool makes no report of a kernel here; None where it does."""
     with scratch() as stage:
-        said = ProfilerOutput(f"preflight {tool}", 1, stage / "records")
+        said = profiler.ProfilerOutput(f"preflight {tool}", 1, stage / "records")
         try:
             outcome, found = (_ncu if tool == "ncu" else _nsys)(stage, said)
         except process.CaptureError as error:
@@ -422,7 +418,7 @@ def why_unfit(tool: str) -> str | None:
     return f"made no report of a tiny kernel{ended}{said.last and ': '}{said.last}"
 
 
-def _ncu(stage: Path, said: ProfilerOutput) -> tuple[process.ProcessExit, Contents | None]:
+def _ncu(stage: Path, said: profiler.ProfilerOutput) -> tuple[process.ProcessExit, Contents | None]:
     command = [ncu.ncu_program(), "--clock-control", "none", "--metrics", ncu.DURATION]
     command += ["-f", "-o", str(stage / "probe"), sys.executable, "-c", PROGRAM]
     outcome = process.run_child(
@@ -432,7 +428,7 @@ def _ncu(stage: Path, said: ProfilerOutput) -> tuple[process.ProcessExit, Conten
     return outcome, ncu.count_kernels(report, []) if report.exists() else Contents()
 
 
-def _nsys(stage: Path, said: ProfilerOutput) -> tuple[process.ProcessExit, Contents]:
+def _nsys(stage: Path, said: profiler.ProfilerOutput) -> tuple[process.ProcessExit, Contents]:
     (stage / "home").mkdir()
     env = nsys.program_environment({}, stage / "home")
     profiled, restore = nsys.profile_command(str(stage / "probe"))

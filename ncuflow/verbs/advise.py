@@ -28,25 +28,22 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from ncuflow.answer import Answer
-from ncuflow.experiments import advice, choices, module
+from ncuflow.experiments import advice, choices, module, record, variant
 from ncuflow.experiments import audit as audits
 from ncuflow.experiments.advice import BUDGET_S, RaceLimits, ShapesAsked
-from ncuflow.experiments.record import Advice, Search, SearchedShape
 from ncuflow.experiments.recorded import explain_from
 from ncuflow.experiments.search import SearchPlan
 from ncuflow.experiments.search import measured as searched
 from ncuflow.experiments.text import advice_text, search_text
-from ncuflow.experiments.variant import installed_package
 from ncuflow.io import UsageError, not_over, write_json, write_text
 from ncuflow.pages.html import experiments as page
-from ncuflow.race.eta import tell
-from ncuflow.race.rounds import EFFECT
+from ncuflow.race import eta, rounds
 from ncuflow.run import FATAL, OK, SOME_FAILED
 from ncuflow.sweep.points import Planned, of_target
 from ncuflow.target.contract import Target, load
 from ncuflow.verbs import options
 
-ANSWER = Advice | audits.Audit | audits.StoreComparison | Search
+ANSWER = record.Advice | audits.Audit | audits.StoreComparison | record.Search
 MOST = 12  # variants of a search
 
 
@@ -72,7 +69,7 @@ def command(
     counters: Path | None = None,
     html: options.OutFile = None,
     budget: Annotated[list[str] | None, options.Each] = None,
-    effect: options.Effect = EFFECT,
+    effect: options.Effect = rounds.EFFECT,
     patience: options.Seconds = 120.0,
     jobs: options.Jobs = None,
     printed: options.Printed = options.AS_TEXT,
@@ -174,7 +171,7 @@ def _advised(
     recording: Path | None,
     counters: Path | None,
     store: Path | None,
-) -> Advice:
+) -> record.Advice:
     """The advice of a recording, or of a race here. Raises UsageError for what would be given and not done."""
     if recording is not None:
         if store is not None:
@@ -226,7 +223,7 @@ def _searched(
     target, given = of_target(targets[0], points[0] if points else None, options.blocks_of(blocks))
     shapes = choices.shapes(target, given)
     _known_tunables(only, target, shapes)
-    installed = installed_package(advice.RECORDED)
+    installed = variant.installed_package(advice.RECORDED)
     plan = SearchPlan(
         target,
         shapes,
@@ -237,11 +234,11 @@ def _searched(
         patience_s=limits.patience_s,
         jobs=limits.jobs,
     )
-    found = searched(plan, installed, tell)
+    found = searched(plan, installed, eta.tell)
     return found, search_text(found), search_status(found.shapes)
 
 
-def search_status(shapes: Sequence[SearchedShape]) -> int:
+def search_status(shapes: Sequence[record.SearchedShape]) -> int:
     """What a search ends with."""
     answered = [shape.found in ("winner", "default") for shape in shapes]
     timed = any(shape.confirmed for shape in shapes)

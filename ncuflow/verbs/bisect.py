@@ -15,14 +15,13 @@ exit  0 found    1 nothing could be run    2 bad input    3 it did not change   
 
 from pathlib import Path
 
-from ncuflow.experiments import versions
-from ncuflow.experiments.bisection import Bisection, report
+from ncuflow.experiments import bisection, versions
 from ncuflow.experiments.versions import COLD, BisectedPoint, Source
 from ncuflow.io import UsageError, not_over, write_json
 from ncuflow.race.rounds import EFFECT
 from ncuflow.verbs.options import AS_TEXT, Effect, OutFile, Printed, Seconds, exclusive
 
-ANSWER = Bisection
+ANSWER = bisection.Bisection
 EXIT = {"found": 0, "no change": 3, "untold": 5}
 
 
@@ -76,7 +75,7 @@ def command(
         found = versions.timed(source, asked, points, patience, cache)
     if out:
         write_json(out, found.model_dump(mode="json"))
-    printed.tell(found, lambda: report(found))
+    printed.tell(found, lambda: bisection.report(found))
     return EXIT[found.outcome]
 
 

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from ncuflow import answer
-from ncuflow.compare import verdict
-from ncuflow.compare.records import CompareAnswer, Thresholds, answered
-from ncuflow.compare.verdict import METRICS, of_paths
+from ncuflow.compare import records, verdict
 from ncuflow.io import UsageError, emit, not_over
 from ncuflow.verbs.options import AS_TEXT, Each, OutFile, Printed
 
-ANSWER = CompareAnswer
+ANSWER = records.CompareAnswer
 
 
 def command(
@@ -29,8 +27,8 @@ def command(
     head_targets: list[str] | None = None,
     out: OutFile = None,
     format: Literal["table", "json", "md"] = "table",
-    alpha: float = Thresholds.alpha,
-    threshold: float = Thresholds.threshold,
+    alpha: float = records.Thresholds.alpha,
+    threshold: float = records.Thresholds.threshold,
     floor: float | None = None,
     device: int | None = None,
     map: Annotated[list[str] | None, Each] = None,
@@ -59,11 +57,11 @@ def command(
     maps = dict(one.partition("=")[::2] for one in map or ())
     if not all(maps) or not all(maps.values()):
         raise UsageError("--map: OLD=NEW, two names of kernels")
-    settings = Thresholds(alpha, threshold, floor)
-    found = of_paths(base, head, settings, base_targets, head_targets, device, maps)
+    settings = records.Thresholds(alpha, threshold, floor)
+    found = verdict.of_paths(base, head, settings, base_targets, head_targets, device, maps)
     printed = printed.as_asked(format)
     if printed.json:
-        answer.tell(answered(found, METRICS, printed.limit), out)
+        answer.tell(records.answered(found, verdict.METRICS, printed.limit), out)
     elif format == "md":
         emit(verdict.sheet(found).markdown(), out)
     else:

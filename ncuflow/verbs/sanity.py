@@ -9,12 +9,11 @@ from typing import ClassVar, Literal
 
 from ncuflow import answer
 from ncuflow.findings import sanity, stored
-from ncuflow.findings.sanity import ImpossibleNumber
 from ncuflow.format import with_unit
 from ncuflow.verbs.options import AS_TEXT, Printed
 
 
-def check_folder(place: Path) -> list[ImpossibleNumber]:
+def check_folder(place: Path) -> list[sanity.ImpossibleNumber]:
     """All impossible numbers of every ``*_results.json`` in a folder. Raises BadInput where it holds none."""
     every = stored.folder(place, struck=False).values()
     return [violation for found in every for violation in sanity.check(found)]
@@ -28,7 +27,7 @@ class SanityAnswer(answer.Answer):
     """The command that wrote this JSON."""
     impossible: int
     """How many impossible numbers there are."""
-    violations: list[ImpossibleNumber]
+    violations: list[sanity.ImpossibleNumber]
     """Each impossible number."""
 
 

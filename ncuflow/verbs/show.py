@@ -11,8 +11,7 @@ import sys
 from typing import Literal
 
 from ncuflow.io import emit, sniff_packed
-from ncuflow.parsers import show_ncu
-from ncuflow.parsers.show import READERS, as_csv, strange
+from ncuflow.parsers import show, show_ncu
 from ncuflow.verbs.options import AS_TEXT, OutFile, Printed, given
 
 ANSWER = show_ncu.ANSWER
@@ -40,9 +39,9 @@ def command(
     with given(report, *more) as files:
         for named, path in files:
             kind, words = sniff_packed(path)
-            if kind not in READERS:
-                raise strange(path, "ncu or nsys", kind, words)
-            found.append((named, *READERS[kind](path)))
+            if kind not in show.READERS:
+                raise show.strange(path, "ncu or nsys", kind, words)
+            found.append((named, *show.READERS[kind](path)))
     if printed.json:
         answers = [show_ncu.answer_of(doc, name, printed.limit) for name, _, doc, _ in found]
         printed.tell_all(answers, "", out)
@@ -53,7 +52,7 @@ def command(
     if format == "csv":
         several = len(found) > 1
         rows = [{"file": name} | row if several else row for name, *_, of in found for row in of]
-        emit(as_csv(rows), out)
+        emit(show.as_csv(rows), out)
     else:
         emit("\n".join(sheet.markdown() for _, sheet, _, _ in found), out)
     # A row has no place for what is wrong with the file as a whole.

@@ -18,8 +18,7 @@ import re
 from pathlib import Path
 
 from ncuflow.io import UsageError
-from ncuflow.static.build import compile_all
-from ncuflow.static.facts import swept_blocks
+from ncuflow.static import build, facts
 from ncuflow.target.contract import known
 from ncuflow.verbs.options import Jobs, Seconds
 
@@ -47,10 +46,10 @@ def command(
     """
     if not re.fullmatch(r"\d+\.\d[af]?", arch):
         raise UsageError(f"--arch {arch}: not a compute capability such as 8.0 or 9.0a")
-    swept = swept_blocks(blocks)
+    swept = facts.swept_blocks(blocks)
     names = targets.split(",") if targets else list(swept)
     unknown = [name for name in names if name not in known() or name not in swept]
     if unknown:
         raise UsageError(f"--targets: the sweep has no points of {unknown[0]}")
     chosen = {name: swept[name] for name in names}
-    return 0 if compile_all(arch, out, chosen, only, jobs, limit) else 3
+    return 0 if build.compile_all(arch, out, chosen, only, jobs, limit) else 3

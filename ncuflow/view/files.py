@@ -9,16 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ncuflow.compare import reports
-from ncuflow.compare.records import Thresholds
+from ncuflow.compare import records, reports
 from ncuflow.explain.launch import of_kernel
 from ncuflow.findings import limiter, profiled, waits
-from ncuflow.findings.limiter import RESOURCES, occupancy_limit
 from ncuflow.io import BadInput, sniff_packed
 from ncuflow.model import Kernel, Row
 from ncuflow.parsers import breakdown, detail, ncu, ncu_text, show
-from ncuflow.parsers.detail import Detail
-from ncuflow.parsers.show import strange
 from ncuflow.record import quartiles
 from ncuflow.view import launch_detail, model
 from ncuflow.view.launch_detail import roofline
@@ -61,7 +57,7 @@ def kind_of(path: str | Path) -> str:
     """What a file is, by its content. Raises BadInput where it is no report of ncu or nsys."""
     kind, words = sniff_packed(path)
     if kind not in (*REPORT, *PRINTED, *TRACE):
-        raise strange(path, "ncu or nsys", kind, words)
+        raise show.strange(path, "ncu or nsys", kind, words)
     return kind
 
 
@@ -81,7 +77,7 @@ def _comparisons(found: Sequence[tuple[str | Path, str]]) -> Iterator[ComparedRe
             yield ComparedReports(head, None, "what ncu printed is not compared: it has no lines")
             continue
         try:
-            yield ComparedReports(head, reports.compare(base, path, Thresholds()))
+            yield ComparedReports(head, reports.compare(base, path, records.Thresholds()))
         except BadInput as error:
             yield ComparedReports(head, None, error.what)
 
@@ -161,7 +157,7 @@ def _report_view(
     )
 
 
-def kernel_view(group: Sequence[Kernel], details: Mapping[int, Detail]) -> KernelView:
+def kernel_view(group: Sequence[Kernel], details: Mapping[int, detail.Detail]) -> KernelView:
     """The launches of one name; details: of those that are looked at closely."""
     launches = tuple(launch(kernel, details.get(kernel["kernel"])) for kernel in group)
     first = group[0]
@@ -174,7 +170,7 @@ def kernel_view(group: Sequence[Kernel], details: Mapping[int, Detail]) -> Kerne
     )
 
 
-def launch(kernel: Kernel, of: Detail | None = None) -> LaunchView:
+def launch(kernel: Kernel, of: detail.Detail | None = None) -> LaunchView:
     """One launch, judged."""
     return LaunchView(
         kernel=kernel,
@@ -197,13 +193,13 @@ def distribution(values: Iterable[float | None]) -> Distribution | None:
 # --- one launch ---------------------------------------------------------------------------------
 
 
-def occupancy(kernel: Kernel, of: Detail | None) -> Occupancy | None:
+def occupancy(kernel: Kernel, of: detail.Detail | None) -> Occupancy | None:
     """Occupancy with its limits; None where the report has none."""
     metrics = kernel["metrics"]
-    limit = occupancy_limit(metrics)
+    limit = limiter.occupancy_limit(metrics)
     if limit is None:
         return None
-    limits = {name: metrics.get(key) for key, name in RESOURCES.items()}
+    limits = {name: metrics.get(key) for key, name in limiter.RESOURCES.items()}
     return Occupancy(
         blocks=limit.blocks,
         resources=limit.resources,
@@ -215,7 +211,7 @@ def occupancy(kernel: Kernel, of: Detail | None) -> Occupancy | None:
 
 
 def _needs(
-    kernel: Kernel, of: Detail, blocks: int, resources: Sequence[str]
+    kernel: Kernel, of: detail.Detail, blocks: int, resources: Sequence[str]
 ) -> Iterable[NextBlock]:
     """What would let one block more onto an SM, by the calculator's own curves in the report.
 

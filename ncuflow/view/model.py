@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from ncuflow.compare.records import Comparison
 from ncuflow.explain.record import Explanation
-from ncuflow.findings import limiter
+from ncuflow.findings import limiter, waits
 from ncuflow.findings.limiter import Limiter
-from ncuflow.findings.waits import Tree
 from ncuflow.model import Kernel, LineRow, Row
 from ncuflow.parsers.detail import Detail, SampledInstruction
 
@@ -67,7 +66,7 @@ class LaunchView:
 
     kernel: Kernel
     limiter: Limiter
-    tree: Tree | None
+    tree: waits.Tree | None
     occupancy: Occupancy | None
     roofline: Roofline | None
 
