@@ -127,17 +127,6 @@ RENAMED = {
     "counters": "static counters",
     "bisect": "upgrade bisect",
 }
-# What people call and has no ``ANSWER`` to --json, and why.
-SILENT = {
-    "run": "Snakemake's to say",
-    "export": "it writes a file of another tool's format",
-    "export script": "it writes a file of Python",
-    "step annotate": "what it runs answers",
-    "view": "it writes a page",
-    "mcp": "it answers over a protocol of its own",
-    "record": "it writes a folder with its own manifest",
-    "static": "it writes files",
-}
 
 
 SHELLS = ("bash", "zsh", "fish")

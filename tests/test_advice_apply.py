@@ -12,7 +12,7 @@ import pytest
 from conftest import some
 
 from ncuflow.experiments import choices, recorded
-from ncuflow.experiments.module import python_module
+from ncuflow.experiments.advice import python_module
 from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape
 from ncuflow.io import BadInput, CommandError
 from ncuflow.race.record import Relative

@@ -14,7 +14,7 @@ import trial_data
 from command import ncuflow
 from conftest import ROOT, some
 
-from ncuflow.cli import PARTS, SILENT, USER, dispatch
+from ncuflow.cli import PARTS, USER, dispatch
 from ncuflow.findings import derivation, locate
 
 RECORDING = ROOT / "recordings/h200/0.7.2/default"
@@ -100,6 +100,17 @@ def schema(name: str) -> dict[str, Any]:
     return json.loads((ROOT / f"ncuflow/schemas/{name.split()[-1]}.json").read_text())
 
 
+# What people call and has no ``ANSWER`` to --json, and why.
+SILENT = {
+    "run": "Snakemake's to say",
+    "export": "it writes a file of another tool's format",
+    "export script": "it writes a file of Python",
+    "step annotate": "what it runs answers",
+    "view": "it writes a page",
+    "mcp": "it answers over a protocol of its own",
+    "record": "it writes a folder with its own manifest",
+    "static": "it writes files",
+}
 ANSWERING = [name for name in USER | PARTS if name not in SILENT]
 Asked = Callable[..., dict[str, Any]]
 

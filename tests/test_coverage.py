@@ -9,7 +9,7 @@ from flashinfer_source import flashinfer_package, write
 
 from ncuflow.cli import dispatch
 from ncuflow.experiments import choices
-from ncuflow.run import coverage, listing
+from ncuflow.run import listing
 from ncuflow.sweep import points
 from ncuflow.target.contract import load
 from ncuflow.target.source import rival
@@ -33,7 +33,7 @@ def package(tmp_path: Path) -> Path:
 
 
 def test_a_call_is_listed_once_by_areas_and_those_without_a_target_first(package: Path) -> None:
-    found = [(one.name, one.area, one.target, one.called) for one in coverage.offered(package)]
+    found = [(one.name, one.area, one.target, one.called) for one in listing.offered(package)]
     assert found == [
         ("fused_moe.core.other_moe", "MoE", "", False),
         ("fused_moe.core.cutlass_fused_moe", "MoE", "moe", False),
@@ -65,7 +65,7 @@ def test_coverage_is_of_the_source_alone(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_targets_say_that_they_measure_flashinfer_has() -> None:
-    found = {one.target for one in coverage.offered(flashinfer_package())}
+    found = {one.target for one in listing.offered(flashinfer_package())}
     assert {"decode", "gemm", "mla_decode", "moe", "prefill", "rmsnorm", "sampling"} <= found
 
 

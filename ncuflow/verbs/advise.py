@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from ncuflow.answer import Answer
-from ncuflow.experiments import advice, choices, module, record, variant
+from ncuflow.experiments import advice, choices, record, variant
 from ncuflow.experiments import audit as audits
 from ncuflow.experiments.advice import BUDGET_S, RaceLimits, ShapesAsked
 from ncuflow.experiments.recorded import explain_from
@@ -133,7 +133,7 @@ def command(
             write_text(html, page.rendered_advice(advised))
         if "python" in wanted:
             of = {shape.target: load(shape.target) for shape in advised.shapes}
-            write_text(wanted["python"], module.python_module(advised, of))
+            write_text(wanted["python"], advice.python_module(advised, of))
     if out:
         write_json(out, found.model_dump(mode="json"))
     printed.tell(found, text)
