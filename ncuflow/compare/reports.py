@@ -47,19 +47,30 @@ def compare(base: Path, head: Path, settings: records.Thresholds) -> records.Com
     named = [
         records.Named(name, _provenance(side)) for name, side in zip(names, kernels, strict=True)
     ]
+    notes = [*_notes(points, floor, untimed)]
+    alone = [[_name(group) for group in groups] for groups in (removed, added)]
+    return comparison(named, settings, points, {NCU: floor}, notes, alone)
+
+
+def comparison(
+    sides: list[records.Named],
+    settings: records.Thresholds,
+    points: list[records.PointChange],
+    floors: dict[str, statistics.Floor],
+    notes: list[str],
+    alone: list[list[str]],
+) -> records.Comparison:
+    """Of two files, their kernels being the points. alone: kernels of either side that the other has not."""
+    tests = sum(point.p is not None for point in points)
     return records.Comparison(
-        base=named[0],
-        head=named[1],
-        differences=differences.of_sides(named[0].provenance, named[1].provenance, []),
+        base=sides[0],
+        head=sides[1],
+        differences=differences.of_sides(sides[0].provenance, sides[1].provenance, []),
         settings=settings,
         points=points,
-        statistics=records.Statistics(
-            tests=sum(point.p is not None for point in points),
-            floors={NCU: floor},
-            notes=list(_notes(points, floor, untimed)),
-        ),
-        only_base=[_name(group) for group in removed],
-        only_head=[_name(group) for group in added],
+        statistics=records.Statistics(tests=tests, floors=floors, notes=notes),
+        only_base=alone[0],
+        only_head=alone[1],
     )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ncuflow.compare import differences, records
+from ncuflow.compare import records
+from ncuflow.compare.reports import comparison
 from ncuflow.findings import kernelname, statistics
 from ncuflow.format import Sheet, change, in_one_unit, micro, percent, with_unit
 from ncuflow.io import BadInput, clean, printable
@@ -62,20 +63,9 @@ def compare(
     ]
     points.sort(key=lambda point: -abs(point.metrics[records.TOTAL].delta))
     named = [records.Named(side.name, {"gpu": side.gpu}) for side in sides]
-    return records.Comparison(
-        base=named[0],
-        head=named[1],
-        differences=differences.of_sides(named[0].provenance, named[1].provenance, []),
-        settings=settings,
-        points=points,
-        statistics=records.Statistics(
-            tests=sum(point.p is not None for point in points),
-            floors={records.EACH: floor},
-            notes=[*_notes(sides, floor), *_placed(placed)],
-        ),
-        only_base=_alone(sides[0].times, {name for name, _ in _named(pairs, sides[0].times)}),
-        only_head=_alone(sides[1].times, {name for name, _ in _named(pairs, sides[1].times)}),
-    )
+    alone = [_alone(of.times, {name for name, _ in _named(pairs, of.times)}) for of in sides]
+    notes = [*_notes(sides, floor), *_placed(placed)]
+    return comparison(named, settings, points, {records.EACH: floor}, notes, alone)
 
 
 def _side(path: Path, device: int | None) -> TraceSide:

@@ -74,28 +74,20 @@ def line(step: TraceStep) -> str:
 
 
 def steps(outputs: Path, point: str, name: str) -> Iterator[TraceStep]:
-    """The steps from a number of a point; name: a column, a key of the registry, ``stall_<reason>``, a rule of NVIDIA's
-    or FILE:LINE. Raises BadInput for a point or a name that is not there."""
+    """The steps from a number of a point that is there; name: a column, a key of the registry, ``stall_<reason>``, a rule of
+    NVIDIA's or FILE:LINE. Raises BadInput for a name that is not there."""
     target = point.split("/", 1)[0]
-    path = outputs / "results" / f"{target}_results.json"
-    if not path.exists():
-        raise BadInput(path, f"no results of target {target!r} here")
-    results = stored.results(path)
-    for entry in results["points"]:
-        if entry["point"] == point:
-            metrics = grouped(read(outputs / "tables" / target, "metrics"), "report", "kernel")
-            yield _head(f"{point}  ({entry['measurement']['gpu']}, tier {entry['tier']})")
-            if name in BY_NAME:
-                yield from _column(entry, metrics, name, 0, set())
-            else:
-                main, deep = join.main_kernel(entry["kernels"]), results["deep"]
-                some = [main] if main else []
-                some += [kernel for kernel in deep if kernel["point"] == point]
-                yield from _found(_facts(some, metrics, name), name)
-            return
-    if name not in BY_NAME:
-        raise BadInput(name, f"no such column, and no point {point!r}; columns are: {COLUMN_NAMES}")
-    raise BadInput(path, f"no point {point!r}")
+    results = stored.results(outputs / "results" / f"{target}{stored.SUFFIX}")
+    entry = next(one for one in results["points"] if one["point"] == point)
+    metrics = grouped(read(outputs / "tables" / target, "metrics"), "report", "kernel")
+    yield _head(f"{point}  ({entry['measurement']['gpu']}, tier {entry['tier']})")
+    if name in BY_NAME:
+        yield from _column(entry, metrics, name, 0, set())
+    else:
+        main = join.main_kernel(entry["kernels"])
+        some = [main] if main else []
+        some += [kernel for kernel in results["deep"] if kernel["point"] == point]
+        yield from _found(_facts(some, metrics, name), name)
 
 
 def steps_of_launch(report: str, index: int, name: str) -> Iterator[TraceStep]:

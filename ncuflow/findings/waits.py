@@ -313,7 +313,6 @@ def _gain(rule: Rule) -> tuple[bool, float, str]:
 MOST_LINES = 5
 ADDRESS = re.compile(r"\s+0x[0-9a-f]{6,}$")  # that a branch goes to, of one process
 MOST_OPCODES = 4
-NOT_A_STALL = ("selected", "not_selected")
 
 
 @dataclass(frozen=True)
@@ -415,7 +414,7 @@ def _line(
     root: Path | None,
 ) -> HotLine:
     samples = _samples(rows)
-    stalled = [row for row in rows if row["reason"] not in NOT_A_STALL]
+    stalled = [row for row in rows if row["reason"] not in NOT_WAITING]
     reasons = _largest((row["reason"], row["samples"]) for row in stalled)
     reason, count = next(iter(reasons), (None, 0))
     return HotLine(
