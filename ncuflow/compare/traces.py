@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ncuflow.compare import records
-from ncuflow.compare.reports import comparison
+from ncuflow.compare import records, reports
 from ncuflow.findings import kernelname, statistics
 from ncuflow.format import Sheet, change, in_one_unit, micro, percent, with_unit
 from ncuflow.io import BadInput, clean, printable
@@ -65,7 +64,7 @@ def compare(
     named = [records.Named(side.name, {"gpu": side.gpu}) for side in sides]
     alone = [_alone(of.times, {name for name, _ in _named(pairs, of.times)}) for of in sides]
     notes = [*_notes(sides, floor), *_placed(placed)]
-    return comparison(named, settings, points, {records.EACH: floor}, notes, alone)
+    return reports.comparison(named, settings, points, {records.EACH: floor}, notes, alone)
 
 
 def _side(path: Path, device: int | None) -> TraceSide:

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.io import JsonObject, UsageError
-from ncuflow.race.hooks import Drawn, Forced, Substitute, sharing
-from ncuflow.race.host import pinned
+from ncuflow.race import hooks, host
 from ncuflow.race.record import CheckedCase, CompileError, Module, Worst
 from ncuflow.run import builds, prepare, timing
 from ncuflow.run import launch as launch
@@ -74,13 +73,13 @@ class Worker:
     ) -> None:
         self.target, self._make, self._function = target, device, function
         self._device: Any = None
-        self._substitute: Substitute | None = None
+        self._substitute: hooks.Substitute | None = None
         self._ready: dict[str, Prepared] = {}
         self._specs: JsonObject = {}
         self._needed: dict[str, list[str]] = {}  # by the name of a module, ids of points
         self._failed: list[JsonObject] = []
         self._faults = prepare.planted_faults(os.environ)
-        self._drawn = Drawn()
+        self._drawn = hooks.Drawn()
         self._expected: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
 
     @property
@@ -237,7 +236,7 @@ class Worker:
         if not self._function:
             return self._target(point).prepare(point.params, seed)
         if self._substitute is None:
-            self._substitute = Substitute(self._function)
+            self._substitute = hooks.Substitute(self._function)
         return self._substitute.prepare(self._target(point), point.params, seed)
 
     # --- launches that are ready --------------------------------------------------------------
@@ -271,11 +270,11 @@ class Worker:
             return {"status": "error", "reason": builds.one_line(error)}
 
     def _prepared(self, name: str, point: Planned, checked: bool) -> JsonObject:
-        with sharing(self._drawn):
+        with hooks.sharing(self._drawn):
             launch = self._target(point).prepare(point.params)
         launch = prepare.plant(launch, point.id, self._faults)
         if launch.reset is not None:  # what a run overwrites is nobody else's
-            self._drawn, self._expected = Drawn(), {}
+            self._drawn, self._expected = hooks.Drawn(), {}
         return self._entered(name, launch, checked)
 
     def _entered(self, name: str, launch: Launch, checked: bool) -> JsonObject:
@@ -304,7 +303,7 @@ class Worker:
         reached: the call is the one that the entry is kept under.
         """
         self._call = self._target(planned(point)).prepare(point["params"])
-        self._tuner = Forced(operation, runner)
+        self._tuner = hooks.Forced(operation, runner)
         with self._tuner.forcing(None):
             self._call.run()
         return {"tactics": self._tuner.tactics, "reached": self._tuner.key == key}
@@ -353,7 +352,7 @@ class Worker:
     def do_host(self, name: str = "", core: int | None = None) -> JsonObject:
         """µs of the host in calls of what is ready, on this core, and in plan() on an idle GPU; none where there is no plan()."""
         launch = self._ready[name].launch
-        with nullcontext() if core is None else pinned(core):
+        with nullcontext() if core is None else host.pinned(core):
             timing.reset(launch)
             calls = timing.call_times(self.device, launch.run, CALLS)
             plans = timing.plan_times(self.device, launch.plan, PLANS) if launch.plan else []
@@ -378,7 +377,7 @@ class Worker:
     def do_close(self) -> JsonObject:
         """Give the memory of all that is ready back."""
         self._ready.clear()
-        self._drawn, self._expected = Drawn(), {}
+        self._drawn, self._expected = hooks.Drawn(), {}
         gc.collect()
         self.device.release()
         return {}

@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 
 from ncuflow.io import JsonObject
 from ncuflow.record import Check, Order, PairRecord, PointRecord, Status, WorkRecord
-from ncuflow.run import builds
+from ncuflow.run import builds, timing
 from ncuflow.run.gpu import Gpu
-from ncuflow.run.timing import ROUNDS, PointTiming, reset
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
 from ncuflow.target.launch import Launch, NotHereError, Tensor
@@ -49,13 +48,13 @@ class Run:
     first: Callable[[Sequence[Planned]], Planned] = itemgetter(0)  # which of those left is the next
     checked: bool = True  # False: an earlier run compared these points with their references
     order: int = 0  # of the points when they are timed: another order per number
-    rounds: int = ROUNDS  # in which they are timed
+    rounds: int = timing.ROUNDS  # in which they are timed
     visits_all: bool = False  # also those that pairs time, as a further run without pairs does
     # by the names of the points and pairs that the run finished, in this process or an earlier one
     done: dict[str, Done] = field(default_factory=dict)
     rest: list[Record] = field(default_factory=list)  # records of points that a broken context left
     # what earlier processes measured of them
-    series: dict[str, PointTiming] = field(default_factory=dict)
+    series: dict[str, timing.PointTiming] = field(default_factory=dict)
     visited: Callable[[str], object] = id  # is told of each visit of a point that is timed
 
 
@@ -86,7 +85,7 @@ def check(device: Gpu, launch: Launch) -> CheckedLaunch:
     an earlier run's. ``rel_l2`` and ``max_abs`` are the worst over the outputs, None if not finite.
     """
     device.poison(launch)
-    reset(launch)
+    timing.reset(launch)
     launch.run()
     device.synchronize()
     return _judged(device, launch, launch.output())
@@ -96,7 +95,7 @@ def check_on_side_stream(device: Gpu, launch: Launch) -> CheckedLaunch:
     """As `check`, from a stream of its own while the default one is busy: what was launched on another stream than the
     caller's is not there when that one's work is done."""
     device.poison(launch)
-    reset(launch)
+    timing.reset(launch)
     return _judged(device, launch, device.on_side_stream(launch))
 
 
@@ -104,7 +103,7 @@ def check_extreme(device: Gpu, launch: Launch) -> CheckedLaunch:
     """As `check`, of inputs that hold infinities: an output is right that is infinite where the reference is, to the same
     side; where the reference is no number nothing is asked of it. Large logits leave few digits: the tolerance is EXTREME."""
     device.poison(launch)
-    reset(launch)
+    timing.reset(launch)
     launch.run()
     device.synchronize()
     few = replace(launch, tolerance=max(launch.tolerance, EXTREME))
@@ -292,7 +291,7 @@ def _prepared(run: Run, point: Planned, record: PointRecord) -> Launch:
         record.work = WorkRecord(**launch.work)
     warm_up(run.device, launch)
     record.peak_memory_bytes = run.device.peak_memory()
-    series = run.series.setdefault(point.id, PointTiming())
+    series = run.series.setdefault(point.id, timing.PointTiming())
     record.check = series.check
     if run.checked and record.check is None:
         with warm(run):
@@ -304,7 +303,7 @@ def _prepared(run: Run, point: Planned, record: PointRecord) -> Launch:
     return launch
 
 
-def timed(run: Run, record: PointRecord, series: PointTiming, place: int) -> None:
+def timed(run: Run, record: PointRecord, series: timing.PointTiming, place: int) -> None:
     """Fill the record by what was measured of its point, whose place in the order of this round it was."""
     series.positions.append(place)
     record.timing, record.clocks = series.timing(), series.conditions()
