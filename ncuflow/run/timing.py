@@ -24,6 +24,7 @@ import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 from time import monotonic, perf_counter, sleep
 from typing import Any, Protocol, TypeVar
@@ -103,6 +104,80 @@ class PointTiming:
         return record.Clocks(before=self.clocks[0], after=self.clocks[-1], retakes=self.retakes)
 
 
+@dataclass(frozen=True)
+class Timer:
+    """Times a launch by a stopwatch, and adds what it finds to a series."""
+
+    device: Stopwatch
+    launch: Launch
+    series: PointTiming = field(default_factory=PointTiming)
+
+    def begin(self) -> None:
+        """Note what holds before all else: the clocks, and what events tell of no work."""
+        self.note_clocks()
+        self.series.floor_us = significant(self.device.floor_us())
+
+    def note_clocks(self) -> None:
+        """Add the clocks as they are, where the device can tell them."""
+        state = self.device.clocks()
+        if state is not None:
+            self.series.clocks.append(record.State(**state))
+
+    def each(self) -> float:
+        """The µs of one launch, of which numbers of repetitions are reckoned."""
+        return max(min(self.device.cold(self.launch.run, 3).times), 1.0)
+
+    def cold(self, n: int, each: float) -> None:
+        """Add ``n`` cold samples of launches that take ``each`` µs."""
+        self._bursts(self.series.cold, n, each, self.device.cold)
+
+    def hot(self, group: int, n: int, each: float) -> None:
+        """Add ``n`` hot samples, each of ``group`` launches that take ``each`` µs."""
+        self.series.group = group
+        self._bursts(self.series.hot, n, each * group, partial(self.device.hot, group=group))
+
+    def _bursts(
+        self, found: list[Burst], n: int, each: float, take: Callable[[Run, int], Burst]
+    ) -> None:
+        """Add ``n`` samples to ``found``, in bursts of at most BURST_US; a throttled burst is taken again."""
+        size = max(1, min(n, int(BURST_US / each)))
+        for first in range(0, n, size):
+            for _ in range(1 + RETAKES):
+                self.device.settle()
+                reset(self.launch)
+                found.append(take(self.launch.run, min(size, n - first)))
+                if not found[-1].throttled or self.series.retakes >= MOST_RETAKES:
+                    break
+                self.series.retakes += 1
+
+    def host(self, n: int) -> None:
+        """Add ``n`` times of the call on the host."""
+        reset(self.launch)
+        self.series.host += call_times(self.device, self.launch.run, n)
+
+    def plan(self, n: int) -> None:
+        """Add ``n`` times of plan(), where the launch has one."""
+        if self.launch.plan is not None:
+            self.series.plan += plan_times(self.device, self.launch.plan, n)
+
+    def sustained(self, each: float) -> None:
+        """Add what a long run reaches, where the host enqueues faster than the GPU runs launches that follow each other. Else it
+        is the host that sets their pace, and nothing of the GPU is sustained."""
+        if statistics.median(self.series.host) < of_bursts(self.series.hot, record.Hot).median:
+            self.series.sustained = self.steady(each)
+            reset(self.launch)
+
+    def steady(self, each: float) -> Burst:
+        """The second half of SUSTAINED_US of launches, in about 20 groups."""
+        for span_us in SUSTAINED_US:
+            group = max(1, int(span_us / each / 40))
+            n = max(2, int(span_us / each / group))
+            burst = self.device.steady(self.launch.run, n, group)
+            if burst.free:
+                break
+        return replace(burst, times=burst.times[n // 2 :])
+
+
 def visit(
     device: Stopwatch,
     launch: Launch,
@@ -113,122 +188,46 @@ def visit(
 ) -> None:
     """Measure one of ``rounds`` rounds of a point and add it to ``series``; ``repeats`` are those of all
     rounds together. The last visit adds the sustained rate."""
-    share = BUDGET_US / 3 / rounds
+    timer, share = Timer(device, launch, series), BUDGET_US / 3 / rounds
     least, wanted = -(-LEAST // rounds), -(-repeats // rounds)
-    _note_clocks(device, series)
-    series.floor_us = significant(device.floor_us())
+    timer.begin()
     reset(launch)
-    each = max(min(device.cold(launch.run, 3).times), 1.0)
+    each = timer.each()
     group = repetitions(GROUP, BURST_US / LEAST, each, least=1)
-    _bursts(
-        device,
-        launch,
-        series,
-        series.cold,
-        repetitions(wanted, share, each, least),
-        each,
-        device.cold,
-    )
-    _hot(device, launch, series, group, repetitions(wanted, share, each * group, least), each)
-    reset(launch)
-    series.host += call_times(device, launch.run, repetitions(wanted, share, each, least))
+    n = repetitions(wanted, share, each, least)
+    timer.cold(n, each)
+    timer.hot(group, repetitions(wanted, share, each * group, least), each)
+    timer.host(n)
     reset(launch)
     if last:
-        _add_sustained(device, launch, series, each)
-    if launch.plan is not None:
-        series.plan += plan_times(device, launch.plan, -(-PLANS // rounds))
-    _note_clocks(device, series)
+        timer.sustained(each)
+    timer.plan(-(-PLANS // rounds))
+    timer.note_clocks()
 
 
 def complete(device: Stopwatch, launch: Launch, series: PointTiming) -> None:
     """Add to one side of a `pair` the sustained rate, which a visit has beside: then it is all that is measured of a point."""
+    timer = Timer(device, launch, series)
     device.settle()  # the other side's may have run just before
     reset(launch)
-    _add_sustained(device, launch, series, max(min(_joined(series.cold)), 1.0))
-    _note_clocks(device, series)
-
-
-def _add_sustained(device: Stopwatch, launch: Launch, series: PointTiming, each: float) -> None:
-    if _ahead(series):
-        series.sustained = _sustained(device, launch, each)
-        reset(launch)
-
-
-def _ahead(series: PointTiming) -> bool:
-    """Whether the host enqueues faster than the GPU runs launches that follow each other. Else it is the host
-    that sets their pace, and nothing of the GPU is sustained."""
-    return statistics.median(series.host) < of_bursts(series.hot, record.Hot).median
-
-
-def _note_clocks(device: Stopwatch, series: PointTiming) -> None:
-    state = device.clocks()
-    if state is not None:
-        series.clocks.append(record.State(**state))
-
-
-def _bursts(
-    device: Stopwatch,
-    launch: Launch,
-    series: PointTiming,
-    found: list[Burst],
-    n: int,
-    each: float,
-    take: Callable[[Callable[[], None], int], Burst],
-) -> None:
-    """Add ``n`` samples to ``found``, in bursts of at most BURST_US; a throttled burst is taken again."""
-    size = max(1, min(n, int(BURST_US / each)))
-    for first in range(0, n, size):
-        for _ in range(1 + RETAKES):
-            device.settle()
-            reset(launch)
-            found.append(take(launch.run, min(size, n - first)))
-            if not found[-1].throttled or series.retakes >= MOST_RETAKES:
-                break
-            series.retakes += 1
-
-
-def _hot(
-    device: Stopwatch, launch: Launch, series: PointTiming, group: int, n: int, each: float
-) -> None:
-    """Add ``n`` hot samples, each of ``group`` launches that take ``each`` µs."""
-    series.group = group
-    _bursts(
-        device,
-        launch,
-        series,
-        series.hot,
-        n,
-        each * group,
-        lambda run, n: device.hot(run, n, group),
-    )
-
-
-def _sustained(device: Stopwatch, launch: Launch, each: float) -> Burst:
-    """The second half of SUSTAINED_US of launches, in about 20 groups."""
-    for span_us in SUSTAINED_US:
-        group = max(1, int(span_us / each / 40))
-        n = max(2, int(span_us / each / group))
-        burst = device.steady(launch.run, n, group)
-        if burst.free:
-            break
-    return replace(burst, times=burst.times[n // 2 :])
+    timer.sustained(max(min(_joined(series.cold)), 1.0))
+    timer.note_clocks()
 
 
 def bursts(
     device: Stopwatch, run: Callable[[], Any], repeats: int, parts: int = 1
 ) -> tuple[record.Launches, float]:
     """Summary of a call that is no kernel target, in ``parts`` bursts or more from settled clocks; and its µs alone."""
-    launch, series = _call(run), PointTiming()
-    each = max(min(device.cold(run, 3).times), 1.0)
+    timer = Timer(device, _call(run))
+    each = timer.each()
     for _ in range(parts):
-        n = -(-repeats // parts)
-        _bursts(device, launch, series, series.hot, n, each, lambda run, n: device.hot(run, n, 1))
-    return of_bursts(series.hot, record.Hot), each
+        timer.hot(1, -(-repeats // parts), each)
+    return of_bursts(timer.series.hot, record.Hot), each
 
 
 def sustained(device: Stopwatch, run: Callable[[], Any], each: float) -> record.Launches:
     """Summary of such a call, which takes ``each`` µs alone, back to back until clocks and power have settled."""
-    return of_bursts([_sustained(device, _call(run), each)], record.Sustained)
+    return of_bursts([Timer(device, _call(run)).steady(each)], record.Sustained)
 
 
 def _call(run: Callable[[], Any]) -> Launch:
@@ -243,28 +242,20 @@ def pair(
     Hot launches are timed in groups, as those of a point are, and in the same ones on both sides: an event between
     two launches keeps the second from beginning beside the first, which programmatic dependent launch is for.
     """
-    found = (PointTiming(), PointTiming())
-    for series in found:
-        _note_clocks(device, series)
-        series.floor_us = significant(device.floor_us())
-    sides = list(zip(launches, found, strict=True))
-    shortest = [max(min(device.cold(launch.run, 3).times), 1.0) for launch in launches]
-    group = repetitions(GROUP, BURST_US / each_n, max(shortest), least=1)
+    timers = [Timer(device, launch) for launch in launches]
+    for timer in timers:
+        timer.begin()
+    sides = [(timer, timer.each()) for timer in timers]
+    group = repetitions(GROUP, BURST_US / each_n, max(each for _, each in sides), least=1)
     for number in range(rounds):
-        order = sides if number % 2 == 0 else sides[::-1]
-        for launch, series in order:
-            each = shortest[0] if series is found[0] else shortest[1]
-            n = repetitions(each_n, BURST_US, each, least=1)
-            _bursts(device, launch, series, series.cold, n, each, device.cold)
-            n = repetitions(each_n, BURST_US, each * group, least=1)
-            _hot(device, launch, series, group, n, each)
-            reset(launch)
-            series.host += call_times(device, launch.run, each_n)
-            if launch.plan is not None:
-                series.plan += plan_times(device, launch.plan, each_n)
-    for series in found:
-        _note_clocks(device, series)
-    return found
+        for timer, each in sides if number % 2 == 0 else sides[::-1]:
+            timer.cold(repetitions(each_n, BURST_US, each, least=1), each)
+            timer.hot(group, repetitions(each_n, BURST_US, each * group, least=1), each)
+            timer.host(each_n)
+            timer.plan(each_n)
+    for timer in timers:
+        timer.note_clocks()
+    return timers[0].series, timers[1].series
 
 
 def reset(launch: Launch) -> None:
