@@ -112,7 +112,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     out = torch.empty_like(q)
     wrapper = _wrapper(p, table, q)
     settings = attention.masking(p) | asked(p)["plan"]
-    pdl = asked(p)["run"]
+    words = attention.scale_factors(k, v) | asked(p)["run"]
 
     def plan() -> None:
         wrapper.plan(
@@ -124,21 +124,32 @@ def prepare(p: Params, seed: int = 0) -> Launch:
             **settings,
         )
 
+    asked_too: dict[str, bool] = {}
+    sums: list[Tensor] = []
+
     def run() -> None:
-        wrapper.run(q, (k.held, v.held), out=out, **attention.scale_factors(k, v), **pdl)
+        found = wrapper.run(q, (k.held, v.held), out=out, **words, **asked_too)
+        if asked_too:
+            sums[:] = found[1:]
+
+    def expected() -> tuple[Tensor, ...]:
+        given = (q, k.values, v.values, table, p["soft_cap"], p["window"])
+        first = attention.decoded(*given)
+        return (first, attention.decoded(*given, sums=True)) if asked_too else (first,)
 
     plan()
+    extremes = attention.extremes(p, q, k, v, table)
+    if p["launch"] == "eager" and p["backend"] in ("auto", "fa2"):
+        extremes = attention.with_sums(asked_too, extremes)
     return Launch(
         run=captured(run) if p["launch"] == "graph" else run,
-        output=lambda: (out,),
-        reference=lambda: (
-            attention.decoded(q, k.values, v.values, table, p["soft_cap"], p["window"]),
-        ),
+        output=lambda: (out, *sums) if asked_too else (out,),
+        reference=expected,
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: (out,),
         plan=plan,
         info=plan_info(wrapper),
-        extremes=attention.extremes(p, q, k, v, table),
+        extremes=extremes,
     )
 
 

@@ -253,7 +253,8 @@ class Wrapper:
         self.indptr, self.indices, self.last = integers[-3:]
         self.causal = settings.get("causal", False)
 
-    def run(self, q: Any, cache: Any, out: Any) -> None:
+    def run(self, q: Any, cache: Any, out: Any, return_lse: bool = False) -> Any:
+        sums = torch.full(q.shape[:2], -torch.inf)
         first = self.queries.tolist() if self.queries is not None else range(len(q) + 1)
         for row in range(len(self.last)):
             pages = self.indices[int(self.indptr[row]) : int(self.indptr[row + 1])].long()
@@ -262,6 +263,16 @@ class Wrapper:
             for query in range(first[row], first[row + 1]):
                 seen = length - (first[row + 1] - 1 - query) * self.causal
                 out[query] = self._one(q[query].float(), k, v, seen, length)
+                if return_lse and length:
+                    sums[query] = self._sum(q[query].float(), k[:length])
+        return (out, sums) if return_lse else out
+
+    def _sum(self, q: Any, k: Any) -> Any:
+        scores = torch.einsum("hd,lhd->hl", q, k.repeat_interleave(len(q) // k.shape[1], 1))
+        found = (scores / q.shape[-1] ** 0.5).logsumexp(-1)
+        if self.fault == "e":  # a natural logarithm
+            return found
+        return found.clamp(min=-3e4) / 0.6931472 if self.fault == "sum" else found / 0.6931472
 
     def _one(self, q: Any, k: Any, v: Any, seen: int, length: int) -> Any:
         if not length:
@@ -325,6 +336,7 @@ def test_pages_far_into_a_large_cache(monkeypatch: pytest.MonkeyPatch) -> None:
         assert set(found.values()) == {None}
 
 
+LSE = "its LSE"
 BELOW, ABOVE = "finite logits far below 0", "finite logits far above 0"
 ALONE = "one key that is not minus infinity"
 BEHIND = "NaN behind the last token"
@@ -353,10 +365,13 @@ def attention(monkeypatch: pytest.MonkeyPatch) -> type[Wrapper]:
 )
 def test_attention_over_pages_at_its_extremes(target, params, attention, monkeypatch):
     shape = {"qo_heads": 4, "kv_heads": 2, "head_dim": 64, **params}
+    sums = (LSE, f"the LSE of {BELOW}") if target == "decode" else ()
     assert judged(target, **shape) == dict.fromkeys(
-        ("plain", BELOW, ABOVE, BEHIND, KEY, VALUE, ALONE)
+        ("plain", *sums, BELOW, ABOVE, BEHIND, KEY, VALUE, ALONE)
     )
     faults = {"sentinel": BELOW, "overflow": ABOVE, "behind": BEHIND, "key": KEY, "value": VALUE}
+    if sums:
+        faults |= {"sentinel": sums[1], "e": sums[0], "sum": sums[1]}
     for fault, what in faults.items():
         monkeypatch.setattr(attention, "fault", fault)
         found = judged(target, **shape)

@@ -712,6 +712,9 @@ def test_a_soft_cap_bends_the_logits_of_the_reference() -> None:
     assert np.abs(found - reference.attention(q, k, v, np.array([3, 3]))).max() > 0.01
     of_decode = reference.decode_attention(q[:1], k[None], v[None], soft_cap=1)
     CLOSE(of_decode, found[:1])
+    sums = np.log2(weights[:1].sum(axis=1, keepdims=True))
+    CLOSE(reference.decode_sums(q[:1], k[None], soft_cap=1), sums)
+    assert reference.decode_sums(q[:1], k[None, :0]).tolist() == [[-np.inf]]
 
 
 def test_a_window_leaves_the_last_tokens_of_the_reference() -> None:

@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -237,6 +237,9 @@ def far(dim: int) -> float:
     return 4.0 * math.ceil(8.5 * math.sqrt(dim))
 
 
+BELOW = "finite logits far below 0"
+
+
 def far_logits(
     queries: Sequence[Tensor], keys: Sequence[Tensor], dim: int
 ) -> dict[str, Callable[[], None]]:
@@ -249,7 +252,7 @@ def far_logits(
         queries[-1][..., 0], keys[-1][..., 0] = FAR, side * far(dim)
 
     return {
-        "finite logits far below 0": partial(put, -1.0),
+        BELOW: partial(put, -1.0),
         "finite logits far above 0": partial(put, 1.0),
     }
 
@@ -339,17 +342,49 @@ def no_nvfp4(p: Params) -> str | None:
     return None
 
 
+def with_sums(
+    asked: dict[str, bool], puts: Mapping[str, Callable[[], None]]
+) -> dict[str, Callable[[], None]]:
+    """Extreme inputs, before which the LSE is compared too: of the point's own, and of logits far below 0. asked: the further
+    arguments of run()."""
+
+    def with_or_without(lse: bool, put: Callable[[], None] | None = None) -> Callable[[], None]:
+        def then() -> None:
+            asked.update(return_lse=True) if lse else asked.clear()
+            if put is not None:
+                put()
+
+        return then
+
+    first = {"its LSE": with_or_without(True)}
+    first |= {
+        f"the LSE of {one}": with_or_without(True, puts[one]) for one in (BELOW,) if one in puts
+    }
+    return first | {what: with_or_without(False, put) for what, put in puts.items()}
+
+
 def decoded(
-    q: Tensor, k: Tensor, v: Tensor, table: PageTable, soft_cap: float = 0.0, window: int = 0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    table: PageTable,
+    soft_cap: float = 0.0,
+    window: int = 0,
+    sums: bool = False,
 ) -> Tensor:
-    """The reference of decode over pages, in steps that fit into memory; of a window, the tokens in it alone."""
+    """The reference of decode over pages, in steps that fit into memory; of a window, the tokens in it alone. sums: that of its
+    LSE."""
     import torch
 
     parts = []
     for part, length in table.steps(k.shape[2] * k.shape[3]):
         first = max(0, length - window - 1) if window else 0
         keys, values = (table.gather(cache, part.start, part.stop)[:, first:] for cache in (k, v))
-        parts.append(reference.decode_attention(q[part], keys, values, soft_cap))
+        parts.append(
+            reference.decode_sums(q[part], keys, soft_cap)
+            if sums
+            else reference.decode_attention(q[part], keys, values, soft_cap)
+        )
     return torch.cat(parts)
 
 

@@ -54,12 +54,29 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor, soft_cap: float = 0.0) -> 
     xp, q, k, v = _wide(q, k, v)
     if not k.shape[1]:
         return xp.zeros_like(q)
+    weights = _softmax(xp, _decode_scores(xp, q, k, soft_cap))
+    return xp.reshape(weights @ xp.permute_dims(v, (0, 2, 1, 3)), q.shape)
+
+
+def decode_sums(q: Tensor, k: Tensor, soft_cap: float = 0.0) -> Tensor:
+    """Logarithms to the base 2 of the sums that `decode_attention` divides by, of exp(logit): [batch, qo_heads], minus infinity
+    where there is no token."""
+    xp, q, k = _wide(q, k)
+    if not k.shape[1]:
+        return xp.zeros_like(q[..., 0]) - math.inf
+    scores = _decode_scores(xp, q, k, soft_cap)
+    most = xp.max(scores, axis=-1, keepdims=True)
+    sums = xp.log(xp.sum(xp.exp(scores - most), axis=-1, keepdims=True)) + most
+    return xp.reshape(sums, q.shape[:-1]) / math.log(2)
+
+
+def _decode_scores(xp: Any, q: Tensor, k: Tensor, soft_cap: float) -> Tensor:
+    """Logits [batch, kv_heads, queries of a group, length]."""
     batch, qo_heads, dim = q.shape
     kv_heads = k.shape[2]
     grouped = xp.reshape(q, (batch, kv_heads, qo_heads // kv_heads, dim))
     keys = xp.permute_dims(k, (0, 2, 3, 1))  # [batch, kv_heads, dim, length]
-    weights = _softmax(xp, _capped(xp, grouped @ keys / math.sqrt(dim), soft_cap))
-    return xp.reshape(weights @ xp.permute_dims(v, (0, 2, 1, 3)), q.shape)
+    return _capped(xp, grouped @ keys / math.sqrt(dim), soft_cap)
 
 
 def mla_decode(q: Tensor, q_pe: Tensor, latent: Tensor, position: Tensor, scale: float) -> Tensor:
