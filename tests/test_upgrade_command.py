@@ -85,6 +85,15 @@ def test_a_slower_release_is_named_with_the_engines_sum(machine: Path) -> None:
     assert upgrade_text(found) in said
 
 
+def test_the_wheel_that_made_it_slower_is_found(machine: Path) -> None:
+    status, said, found = upgraded(machine, "0.6.1", "0.6.3", "--bisect")
+    assert status == 3 and found is not None, said
+    (search,) = found.bisections
+    assert search.point == "twice/toy_n3" and search.over == "wheels"
+    assert [(pair.before, pair.after) for pair in search.found] == [("0.6.2", "0.6.3")]
+    assert "twice/toy_n3: between 0.6.2 and 0.6.3" in said
+
+
 @pytest.mark.parametrize(("version", "reason"), [("0.6.4", "wrong"), ("0.6.5", "does not compile")])
 def test_what_is_wrong_or_does_not_compile_leaves_the_other_shapes(
     machine, version, reason

@@ -42,7 +42,7 @@ from ncuflow.findings import kernelname
 from ncuflow.gpu import lock
 from ncuflow.gpu.lock import Held
 from ncuflow.io import CommandError, clean, scratch
-from ncuflow.origin import flashinfer_version, now
+from ncuflow.origin import built_version, flashinfer_version, now
 from ncuflow.race import host, measure
 from ncuflow.race.eta import tell
 from ncuflow.race.measure import HOST_EFFECT
@@ -220,14 +220,8 @@ def _version(change: str | None, overlay: Overlay | None) -> str:
     """The version of a side, as its own package says."""
     if change is None or overlay is None:
         return f"FlashInfer {flashinfer_version() or 'of unknown version'}"
-    said = overlay.package / "_build_meta.py"
-    text = said.read_text(encoding="utf-8") if said.is_file() else ""
-    named = [
-        line.split("=")[1].strip(" \"'")
-        for line in text.splitlines()
-        if line.startswith("__version__")
-    ]
-    return clean(f"FlashInfer {named[0]}" if named else change)
+    named = built_version(overlay.package)
+    return clean(f"FlashInfer {named}" if named else change)
 
 
 def _edged(shapes: Sequence[ServedPoint]) -> set[str]:
@@ -443,10 +437,16 @@ def _explained(
 
 
 def bisected(found: Upgrade, plan: UpgradePlan) -> Iterator[Bisection]:
-    """The release that made a shape slower on the GPU: at the one at which the workload loses most. Raises UsageError where a
-    side is no release."""
-    ends = [found.base, found.change]
-    good, bad = (end.removeprefix("FlashInfer ") for end in ends)
+    """The version that made a shape slower on the GPU, of the wheels beside both sides' or of pip's releases: at the shape at
+    which the workload loses most. Raises UsageError where a side is none of these."""
+    files = [Path((end or "").partition("@")[2]) for end in (plan.base, plan.change)]
+    beside = [versions.WHEEL.fullmatch(file.name) for file in files]
+    if all(beside) and files[0].parent == files[1].parent:
+        source = versions.wheels(files[0].parent)
+        good, bad = (match["version"] for match in beside if match)
+    else:
+        source = versions.releases()
+        good, bad = (end.removeprefix("FlashInfer ") for end in (found.base, found.change))
     points = {shape.point.id: shape.point for shape in plan.shapes}
     slower = [p for p in found.points.values() if p.outcome == "slower"]
     if not slower:
@@ -454,6 +454,4 @@ def bisected(found: Upgrade, plan: UpgradePlan) -> Iterator[Bisection]:
     worst = min(slower, key=lambda point: _gain(found, point))
     asked = versions.BisectedPoint(worst.point, versions.COLD, plan.effect, good, bad, None)
     point = points[worst.point]
-    yield versions.timed_at(
-        versions.releases(), load(point.target), point, asked, plan.limit_s, plan.cache
-    )
+    yield versions.timed_at(source, load(point.target), point, asked, plan.limit_s, plan.cache)

@@ -58,7 +58,7 @@ def command(
         out: write the record
         html: a page of it
         slopes: time plan() over 1 to 1 024 sequences as well
-        bisect: find the release at the shape that loses most on the GPU
+        bisect: find the release, or the wheel beside both, at the shape that loses most on the GPU
         explained: how many shapes that differ counters explain (default: 8)
         effect: difference of GPU times that matters (default: 2%)
         patience: seconds of a check or a burst, after which a version hangs (default: 300)
