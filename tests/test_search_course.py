@@ -44,7 +44,7 @@ class Searching:
 
     def run(self, budget_s: float | None = None) -> SearchedShape:
         self.on.check()
-        return self.on.search(SHAPE, 1, budget_s)
+        return self.on.search(SHAPE, budget_s)
 
     def fates(self, found: SearchedShape) -> dict[str, str]:
         return {one.name: one.fate for one in found.candidates}
@@ -155,7 +155,8 @@ def test_the_confirmation_has_inputs_that_the_search_had_not() -> None:
 def test_the_chance_of_a_false_winner_is_divided_among_the_shapes_of_the_run() -> None:
     def half(shapes: int) -> float:
         search = Searching(90.0)
-        found = search.on.search(SHAPE, shapes, None).confirmed
+        search.on.shapes = shapes
+        found = search.on.search(SHAPE, None).confirmed
         assert found is not None and found.rounds == RUNGS[0]
         return found.change.high - found.change.low
 

@@ -104,10 +104,8 @@ def audited(store: Path, names: Sequence[str], limits: RaceLimits) -> audit.Audi
     stored = audit.read_store(store)
     targets = [load(name) for name in names or known()]
     with racing(limits) as session:
-        entries = [
-            audit.audited(session, entry, targets, len(stored), limits.effect, tell)
-            for entry in stored
-        ]
+        each = audit.StoreAudit(session, targets, len(stored), limits.effect, tell)
+        entries = [each.audited(entry) for entry in stored]
         about = head(session.facts["name"], session.driver)
     return audit.Audit(**about, effect=limits.effect, alpha=ALPHA, entries=entries)
 

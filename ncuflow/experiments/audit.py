@@ -166,7 +166,6 @@ def comparison_text(found: StoreComparison) -> str:
 
 
 Verdict = Literal["right", "within noise", "wrong", "undecided", "not timed"]
-Tell = Callable[[str], None]
 
 
 class AuditedTactic(Strict):
@@ -230,98 +229,90 @@ def point_of(entry: StoredTactic, targets: Sequence[Target]) -> tuple[Target, Pl
     return None
 
 
-def audited(
-    session: Session,
-    entry: StoredTactic,
-    targets: Sequence[Target],
-    entries: int,
-    effect: float,
-    tell: Tell,
-) -> AuditedTactic:
-    """Race the tactics of one entry. entries: of the whole run."""
-    found = AuditedTactic(
-        key=entry.key, runner=entry.runner, tactic=str(entry.tactic), verdict="not timed"
-    )
-    if (place := point_of(entry, targets)) is None:
-        found.reason = "no target makes this call"
-        return found
-    target, point = place
-    found.point = point.id
-    found.reason = target.skip(point.params, session.facts)
-    if found.reason is not None:
-        return found
-    try:
-        _race(session, entry, point, found, entries, effect)
-    except LostError as error:
-        if session.restarts > MOST_LOST:
-            raise GaveUpError(str(error)) from None
-        found.reason = str(error)
-    except SideError as error:
-        found.reason = str(error)
-    with suppress(SideError):
-        session.ask("close")
-    tell(f"{point.id}: {tactic_name(entry)}: {found.verdict}")
-    return found
-
-
 MOST_LOST = 20  # entries of a store that break their process, one after the other
 
 
-def _race(
-    session: Session,
-    entry: StoredTactic,
-    point: Planned,
-    found: AuditedTactic,
-    entries: int,
-    effect: float,
-) -> None:
-    assert entry.parts is not None
-    operation, runner = entry.parts[0], entry.runner
-    call = session.ask(
-        "tactics", point=point.as_dict(), operation=operation, runner=runner, key=entry.key
-    )
-    if not call["reached"]:
-        found.reason = "the call of this shape is kept under another key here"
-        return
-    own = _name(entry.tactic)
-    tactics = {_name(tactic): tactic for tactic in [entry.tactic, *call["tactics"]]}
-    ready = [n for n, t in tactics.items() if _ready(session, n, t, checked=True)]
-    found.failed = len(tactics) - len(ready)
-    if own not in ready:
-        found.reason = "the stored tactic gives a wrong result here, or fails"
-        return
-    found.tactics = len(ready)
-    race = rounds.Race(ready, own, entries, effect)
-    if not _ready(session, own + rounds.AA, entry.tactic, checked=False):
-        race.fail(own + rounds.AA)
-    until = monotonic() + session.budget_s
+@dataclass(frozen=True)
+class StoreAudit:
+    """Entries of a store are raced, one after the other. entries: of the whole run."""
 
-    def failed(name: str, error: SideError) -> None:
-        raise error
+    session: Session
+    targets: Sequence[Target]
+    entries: int
+    effect: float
+    tell: Callable[[str], None]
 
-    rounds.run(
-        race,
-        lambda name: burst(session, session.limit_s, name=name)[0],
-        lambda: monotonic() > until,
-        failed,
-        lambda left, over: None,
-    )
-    _conclude(race, own, found)
+    def audited(self, entry: StoredTactic) -> AuditedTactic:
+        """What a race of the tactics of one entry's call says of it."""
+        found = AuditedTactic(
+            key=entry.key, runner=entry.runner, tactic=str(entry.tactic), verdict="not timed"
+        )
+        if (place := point_of(entry, self.targets)) is None:
+            found.reason = "no target makes this call"
+            return found
+        target, point = place
+        found.point = point.id
+        found.reason = target.skip(point.params, self.session.facts)
+        if found.reason is not None:
+            return found
+        try:
+            self._race(entry, point, found)
+        except LostError as error:
+            if self.session.restarts > MOST_LOST:
+                raise GaveUpError(str(error)) from None
+            found.reason = str(error)
+        except SideError as error:
+            found.reason = str(error)
+        with suppress(SideError):
+            self.session.ask("close")
+        self.tell(f"{point.id}: {tactic_name(entry)}: {found.verdict}")
+        return found
 
+    def _race(self, entry: StoredTactic, point: Planned, found: AuditedTactic) -> None:
+        assert entry.parts is not None
+        asked: dict[str, Any] = {
+            "operation": entry.parts[0],
+            "runner": entry.runner,
+            "key": entry.key,
+        }
+        call = self.session.ask("tactics", point=point.as_dict(), **asked)
+        if not call["reached"]:
+            found.reason = "the call of this shape is kept under another key here"
+            return
+        own = json.dumps(entry.tactic)
+        tactics = {json.dumps(tactic): tactic for tactic in [entry.tactic, *call["tactics"]]}
+        ready = [n for n, t in tactics.items() if self._ready(n, t, checked=True)]
+        found.failed = len(tactics) - len(ready)
+        if own not in ready:
+            found.reason = "the stored tactic gives a wrong result here, or fails"
+            return
+        found.tactics = len(ready)
+        race = rounds.Race(ready, own, self.entries, self.effect)
+        if not self._ready(own + rounds.AA, entry.tactic, checked=False):
+            race.fail(own + rounds.AA)
+        until = monotonic() + self.session.budget_s
 
-def _name(tactic: Any) -> str:
-    return json.dumps(tactic)
+        def failed(name: str, error: SideError) -> None:
+            raise error
 
+        rounds.run(
+            race,
+            lambda name: burst(self.session, self.session.limit_s, name=name)[0],
+            lambda: monotonic() > until,
+            failed,
+            lambda left, over: None,
+        )
+        _conclude(race, own, found)
 
-def _ready(session: Session, name: str, tactic: Any, checked: bool) -> bool:
-    """Whether a tactic can be timed. One that fails costs itself alone, unless it breaks the process."""
-    try:
-        answer = session.ask("tactic", name=name, tactic=tactic, checked=checked)
-    except LostError:
-        raise
-    except SideError:
-        return False
-    return bool(answer["status"] == "ok")
+    def _ready(self, name: str, tactic: Any, checked: bool) -> bool:
+        """Whether a tactic can be timed. One that fails costs itself alone, unless it breaks the process."""
+        try:
+            answer = self.session.ask("tactic", name=name, tactic=tactic, checked=checked)
+        except LostError:
+            raise
+        except SideError:
+            return False
+        return bool(answer["status"] == "ok")
 
 
 def _conclude(race: rounds.Race, own: str, found: AuditedTactic) -> None:

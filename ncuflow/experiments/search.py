@@ -68,6 +68,7 @@ class SearchRun:
     limit_s: float
     tell: Eta
     clock: Callable[[], float] = time.monotonic
+    shapes: int = 1  # of the run: the chance of a false winner is divided among them
 
     def check(self) -> None:
         """Hold every variant against the reference at all its points and their edges, some at a time.
@@ -95,8 +96,8 @@ class SearchRun:
                 self.tell(f"{one.name}: {said}")
         self.tell.ended()
 
-    def search(self, shape: Planned, shapes: int, budget_s: float | None) -> record.SearchedShape:
-        """The variants of a shape halved, and the best that is left confirmed. shapes: of the whole run; budget_s: of the
+    def search(self, shape: Planned, budget_s: float | None) -> record.SearchedShape:
+        """The variants of a shape halved, and the best that is left confirmed. budget_s: of the
         halving's rounds, None without such a limit. Raises BaseError where the default, which ran before, no longer does."""
         here = {one.name: one for one in self.variants if shape.id in one.points}
         found = record.SearchedShape(
@@ -114,9 +115,9 @@ class SearchRun:
         if default.status != "ok":
             found.reason = f"the default: {default.reason}"
         elif ready:
-            race = self._halved(shape, ready, shapes, budget_s)
+            race = self._halved(shape, ready, budget_s)
             found.rounds, found.default_us = race.rounds, race.time_us(DEFAULT)
-            self._confirm(shape, race, here, found, shapes)
+            self._confirm(shape, race, here, found)
         if found.candidate is None:
             found.reason = found.reason or "no variant could be timed"
         fared = [_fared(shape, one, race) for one in here.values()]
@@ -127,14 +128,10 @@ class SearchRun:
         return found
 
     def _halved(
-        self,
-        shape: Planned,
-        ready: Mapping[str, SearchedVariant],
-        shapes: int,
-        budget_s: float | None,
+        self, shape: Planned, ready: Mapping[str, SearchedVariant], budget_s: float | None
     ) -> Halving:
         """Rounds in turns until the halving is over, or its time is up."""
-        race = Halving([DEFAULT, *ready], DEFAULT, shapes, self.effect)
+        race = Halving([DEFAULT, *ready], DEFAULT, self.shapes, self.effect)
         sides = {DEFAULT: self.base, DEFAULT + AA: self.control}
         for side in sides.values():
             with of_base():
@@ -178,7 +175,6 @@ class SearchRun:
         race: Halving,
         here: Mapping[str, SearchedVariant],
         found: record.SearchedShape,
-        shapes: int,
     ) -> None:
         """Hold the best variant against the default in turns, on inputs that neither the checks nor the halving had; the next
         best where it fails there."""
@@ -188,7 +184,7 @@ class SearchRun:
             one = here[name]
             self.tell(f"{shape.id}: {name} on fresh inputs")
             try:
-                outcome, timing = self._confirmed(shape, one, shapes)
+                outcome, timing = self._confirmed(shape, one)
             except SideError as error:
                 one.fail(error)
                 continue
@@ -198,9 +194,7 @@ class SearchRun:
                 found.price = regret(timing) if found.found == "winner" else None
                 return
 
-    def _confirmed(
-        self, shape: Planned, one: SearchedVariant, shapes: int
-    ) -> tuple[Any, TrialTiming | None]:
+    def _confirmed(self, shape: Planned, one: SearchedVariant) -> tuple[Any, TrialTiming | None]:
         """What a variant is at a shape, on fresh inputs, and its times; without, where it is not right there, which is noted."""
         own = one.points[shape.id]
         asked = one.side.ask("check", self.limit_s, point=own.as_dict(), seeds=[FRESH])
@@ -209,7 +203,7 @@ class SearchRun:
             one.outcome, one.reason = case.status, f"on fresh inputs: {case.reason}"
             return None, None
         sides = measure.Sides(self.base, one.side, self.control, self.limit_s)
-        found = measure.in_turns(sides, shape, own, self.effect, shapes, self.tell, seed=FRESH)
+        found = measure.in_turns(sides, shape, own, self.effect, self.shapes, self.tell, seed=FRESH)
         verdicts = {"faster": "winner", "undecided": "undecided"}
         return verdicts.get(found.outcome, "default"), found.timing
 
@@ -373,11 +367,12 @@ def _run(
         checks = sum(map(len, inputs)) / TOGETHER * SECONDS["check"]
         eta = Eta(tell, [checks, *halvings])
         run = SearchRun(target, sides.base, sides.control, ran, plan.effect, plan.patience_s, eta)
+        run.shapes = len(shapes)
         run.check()
         seconds = None if plan.seconds is None else plan.seconds / len(shapes)
         found = []
         for shape in shapes:
-            found.append(run.search(shape, len(shapes), seconds))
+            found.append(run.search(shape, seconds))
             eta(f"{shape.id}: {found[-1].found}")
     return record.head(gpu["facts"]["name"], gpu["driver"]), found, ran
 

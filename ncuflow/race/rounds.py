@@ -218,14 +218,15 @@ class Race:
             return self.rounds > 1 and len(self.remaining) == 1 and not self._open()
         if self.rounds < 2:
             return last
-        noise, leader = self.noise(), self.leader
-        for name in self.remaining:
-            if name == leader:
-                continue
-            behind = self.against(name, leader)
-            if behind.low > noise:
-                self.left[name] = RaceOutcome(behind, "slower", self.rounds)
+        self._leave(self.remaining)
         return last or self.rounds >= LOOKS[-1] or not self._open()
+
+    def _leave(self, names: Sequence[str]) -> None:
+        """Those leave that are slower than the leader by more than noise."""
+        noise, leader = self.noise(), self.leader
+        for name in names:
+            if name != leader and (behind := self.against(name, leader)).low > noise:
+                self.left[name] = RaceOutcome(behind, "slower", self.rounds)
 
     def _open(self) -> bool:
         """Whether more rounds could tell more: some variants are neither slower nor the same, or the default's loss is
@@ -296,11 +297,7 @@ class Halving(Race):
             return True
         if self.rounds not in RUNGS and not last:
             return False
-        noise, leader = self.noise(), self.leader
-        for name in self.ranking[(len(self.ranking) + 1) // 2 :]:
-            behind = self.against(name, leader)
-            if behind.low > noise:
-                self.left[name] = RaceOutcome(behind, "slower", self.rounds)
+        self._leave(self.ranking[(len(self.ranking) + 1) // 2 :])
         return last or self.rounds >= RUNGS[-1] or not self._apart()
 
     def _apart(self) -> bool:
