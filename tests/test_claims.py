@@ -275,7 +275,7 @@ def test_what_is_of_the_machine_is_decided_by_its_ceilings_and_names_no_point(tm
 
 def test_a_ceiling_that_an_earlier_recording_lacks_decides_nothing(tmp_path):
     over = {"over": "machine", "value": "matmul_tflops_f16_sustained", "compare": "at least"}
-    none = ClaimEvidence({"decode": results(*POINTS)})
+    none = ClaimEvidence({"decode": results(*POINTS) | {"ceilings": {}}})
     for evidence, why in (
         (ceilings(copy=SERIES["copy"]), "The evidence lacks matmul_tflops_f16_sustained."),
         (none, "The evidence has no ceilings of its machine."),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from command import ncuflow
 from compare_data import PROVENANCE, compare, delta, kernel, pair, point, side, sweep, with_runs
+from results_data import completed
 
 from ncuflow.compare import differences, records, verdict
 from ncuflow.compare.differences import Difference
@@ -18,7 +19,7 @@ from ncuflow.compare.records import Thresholds
 from ncuflow.compare.verdict import Side, load, runs_of
 from ncuflow.export import check
 from ncuflow.io import BadInput, write_json
-from ncuflow.model import CONDITIONS, VERSIONS, Provenance
+from ncuflow.model import CONDITIONS, VERSIONS, Provenance, Results
 
 LIMITS = Thresholds()
 
@@ -290,7 +291,7 @@ def write_side(folder: Path, found: Side) -> Path:
     results.mkdir(parents=True)
     points = list(found.points.values())
     content = {"target": "decode", "provenance": found.provenance, "points": points, "deep": []}
-    write_json(results / "decode_results.json", content)
+    write_json(results / "decode_results.json", completed(content, Results))
     return results
 
 
@@ -376,7 +377,8 @@ def test_results_of_two_machines_or_versions_are_not_one_side(
     rope = point("rope/T1", 10.0)
     rope["measurement"] |= measurement
     content = {"target": "rope", "provenance": {**base.provenance, **provenance}}
-    write_json(folder / "rope_results.json", content | {"points": [rope], "deep": []})
+    rows = completed(content | {"points": [rope], "deep": []}, Results)
+    write_json(folder / "rope_results.json", rows)
     with pytest.raises(BadInput, match=rf"rope_results\.json: {says}.* not one side"):
         load(folder)
 

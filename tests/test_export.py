@@ -9,12 +9,13 @@ import jsonschema
 import junitparser
 import pytest
 from command import ncuflow
-from results_data import entry
+from results_data import completed, entry
 
 from ncuflow.cli import dispatch
 from ncuflow.export import check
 from ncuflow.export import formats as export
 from ncuflow.io import BadInput, CommandError
+from ncuflow.model import Results
 
 NUMBER = {"type": "number"}
 # https://bencher.dev/docs/reference/bencher-metric-format/
@@ -80,7 +81,7 @@ def results(tmp_path: Path) -> Path:
     folder.mkdir()
     points = [point("rope/a", share=0.9), point("rope/b", share=None), point("rope/c", "wrong")]
     found = {"target": "rope", "provenance": {"tier": "C"}, "points": points, "deep": []}
-    (folder / "rope_results.json").write_text(json.dumps(found))
+    (folder / "rope_results.json").write_text(json.dumps(completed(found, Results)))
     return folder
 
 
@@ -221,7 +222,7 @@ def test_a_check_says_what_goes_with_which_file(more, said, tmp_path):
 def test_a_share_above_one_stops_the_gate(results: Path) -> None:
     found = json.loads((results / "rope_results.json").read_text())
     found["points"] = [point("rope/a", share=0.9), point("rope/b", share=1.01)]
-    (results / "rope_results.json").write_text(json.dumps(found))
+    (results / "rope_results.json").write_text(json.dumps(completed(found, Results)))
     asked = gate(results.parent, "- {points: rope/*, hold: of_roof >= 0.8}")
     with pytest.raises(CommandError, match=r"rope/b: of_roof 1\.010 is above 1"):
         dispatch(["check", str(asked), "--results", str(results)])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, some
-from results_data import entry, kernel, results
+from results_data import completed, entry, kernel, results
 from trial_data import as_is, trial
 
 from ncuflow.cli import dispatch
@@ -23,6 +23,7 @@ from ncuflow.experiments import bisection
 from ncuflow.experiments.bisection import BisectStep
 from ncuflow.findings.statistics import SLOWER, Floor
 from ncuflow.io import CommandError, dump_json, read_json
+from ncuflow.model import Results
 from ncuflow.target.contract import load
 
 MARK = "@@"
@@ -70,7 +71,8 @@ def a_results() -> Any:
     times = [99.0, 100.0, 101.0]
     point |= {"samples": {"cold_us": times}, "runs": {"cold_us": [times]}}
     floor = {"floor": 0.01, "n": 3, "points": 2, "how": "x", "by_time": [[0.0, 0.01]]}
-    return results(point) | {"deep": [launch | {"lines": [line]}], "noise": {"time_cold_us": floor}}
+    more = {"deep": [launch | {"lines": [line]}], "noise": {"time_cold_us": floor}}
+    return completed(results(point) | more, Results)
 
 
 def a_comparison() -> Any:

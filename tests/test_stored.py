@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from results_data import entry, kernel, results
+from results_data import completed, entry, kernel, results
 
 from ncuflow.cli import dispatch
 from ncuflow.findings import results as made
 from ncuflow.findings import sanity, stored
 from ncuflow.io import BadInput, read_json, write_text
+from ncuflow.model import Results
 from ncuflow.parquet import build, schema, write_table
 from ncuflow.target.contract import load
 
@@ -63,12 +64,6 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     apart = {"points": [], "provenance": {}, "ceilings": {}}
     assert {key: read[key] for key in GOOD} | apart == GOOD | apart
     assert POINT.items() <= read["points"][0].items()
-
-
-def test_what_an_older_file_lacks_is_not_known(tmp_path: Path) -> None:
-    found = stored.results(written(tmp_path / "results", GOOD))
-    assert found["pairs"] == [] and found["provenance"]["clock_policy"] is None
-    assert found["points"][0]["runs"] == {} and found["points"][0]["reason"] is None
 
 
 def test_a_parameter_that_a_file_lacks_had_its_default(tmp_path: Path) -> None:
@@ -228,10 +223,11 @@ def test_a_sample_and_a_count_of_a_launch_that_cannot_be_are_struck(tmp_path: Pa
     launch = kernel("Main", {"dram_bytes_read": -1.0}) | {"registers": -3, "point": "decode/B1"}
     bad = entry("decode/B1", {}, [launch], time_cold_us=5.0, gbs=2.0)
     bad |= {"samples": {"cold_us": [5.0, -5.0]}, "runs": {"cold_us": [[5.0]], "hot_us": [[4.0]]}}
-    content = results(bad) | {"deep": [launch | {"lines": [], "registers": -3}]}
+    deep = [launch | {"lines": [], "registers": -3}]
+    content = completed(results(bad) | {"deep": deep}, Results)
     found = stored.results(written(tmp_path / "results", content))
     (point,), (deep,) = found["points"], found["deep"]
-    assert point["samples"] == {} and point["runs"] == {"hot_us": [[4.0]]}
+    assert "cold_us" not in point["samples"] and point["runs"] == {"hot_us": [[4.0]]}
     assert point["measurement"]["time_cold_us"] is None and point["measurement"]["gbs"] is None
     assert point["kernels"][0]["registers"] is None is deep["registers"]
     assert point["kernels"][0]["metrics"]["dram_bytes_read"] is None

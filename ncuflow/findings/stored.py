@@ -4,10 +4,9 @@ import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
-from typing_extensions import is_typeddict
 
 from ncuflow.findings import columns, sanity
 from ncuflow.format import with_unit
@@ -169,12 +168,12 @@ def folder(
 
 
 def results(path: Path, struck: bool = True) -> Results:
-    """The results of a target: each point with all parameters that the target declares, and null for what the file lacks.
+    """The results of a target: each point with all parameters that the target declares, and null for each column that it lacks.
 
     struck: also for each number that cannot be, with all that is computed from it; a line on standard error names them.
     Raises BadInput where the file is none, or of another target than its name says.
     """
-    content = completed(read_json(path), Results)
+    content = read_json(path)
     target = conforming(path, content, Results, "the results of a target", strict=True)["target"]
     if path.name != target + SUFFIX:
         raise BadInput(path, f"has the results of {target}")
@@ -198,52 +197,3 @@ def results(path: Path, struck: bool = True) -> Results:
 def _warn_once(text: str) -> None:
     """Say it once, however often a command reads the file."""
     print(" ".join(clean(text).split()), file=sys.stderr)
-
-
-def completed(value: Any, kind: Any) -> Any:
-    """What was written, with null, an empty list or object for each field that its format did not have yet.
-
-    kind: a type, of records where it holds some. What is not of this type is left as it is, for a check to find.
-    """
-    if is_typeddict(kind):
-        if not isinstance(value, dict):
-            return value
-        needed, records = _fields(kind)
-        lacking = {name: _empty(one) for name, one in needed.items() if name not in value}
-        return {
-            **value,
-            **{name: completed(value[name], one) for name, one in records.items() if name in value},
-            **{n: empty for n, empty in lacking.items() if empty is not ...},
-        }
-    if not _holds_records(kind):
-        return value
-    of = get_args(kind)
-    if isinstance(value, list) and get_origin(kind) is list:
-        return [completed(one, of[0]) for one in value]
-    if isinstance(value, dict) and get_origin(kind) is dict:
-        return {name: completed(one, of[1]) for name, one in value.items()}
-    return value
-
-
-@cache  # a file of results has thousands of records of a few types
-def _fields(kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Types by name of the fields that a record has to have, in their order, and of those that hold records."""
-    hints = get_type_hints(kind)
-    needed = {name: one for name, one in hints.items() if name in kind.__required_keys__}
-    return needed, {name: one for name, one in hints.items() if _holds_records(one)}
-
-
-@cache
-def _holds_records(kind: Any) -> bool:
-    inside = get_origin(kind) in (list, dict) and _holds_records(get_args(kind)[-1])
-    return is_typeddict(kind) or inside
-
-
-def _empty(kind: Any) -> Any:
-    """Of a type what is not known; ``...`` of one that has no such value."""
-    if type(None) in get_args(kind):
-        return None
-    if is_typeddict(kind):
-        return completed({}, kind)
-    made = get_origin(kind) or kind
-    return made() if made in (list, dict) else ...
