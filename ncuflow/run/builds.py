@@ -201,7 +201,10 @@ def _compile(
         ) as ninja:
             for line in ninja.stdout or ():
                 log(masked(line.rstrip()))
-                left = _given_free(left, line, notes, locks)
+                said = line if line.startswith("[") else ""
+                for spec in [one for one in left if _library(one) in said]:
+                    left.remove(spec)
+                    _give_free(spec, notes, locks)
     finally:
         graph.unlink()
     for spec in left:
@@ -226,29 +229,19 @@ def _graph(specs: Sequence[Any], notes: Path) -> Iterator[str]:
             yield f"default {place}.now"
 
 
-def _given_free(
-    specs: Sequence[Any], told: str, notes: Path, locks: Mapping[str, ExitStack]
-) -> list[Any]:
-    """Give free the modules whose library this line of ninja tells of; returns the others."""
-    done = [
-        spec
-        for spec in specs
-        if told.startswith("[") and str(Path(spec.jit_library_path).resolve()) in told
-    ]
-    for spec in done:
-        _give_free(spec, notes, locks)
-    return [spec for spec in specs if spec not in done]
-
-
 def _give_free(spec: Any, notes: Path, locks: Mapping[str, ExitStack]) -> None:
-    library = str(Path(spec.jit_library_path).resolve())
     for _ in range(NOTE_TRIES):  # ninja notes what it made after it has told of it
-        if library in (notes / ".ninja_log").read_text("utf-8", "replace"):
+        if _library(spec) in (notes / ".ninja_log").read_text("utf-8", "replace"):
             break
         time.sleep(NOTE_S)
     for noted in filter(Path.exists, (notes / name for name in NOTED)):
         shutil.copy(noted, Path(spec.ninja_path).parent)
     locks[spec.name].close()
+
+
+def _library(spec: Any) -> str:
+    """The library as ninja names it."""
+    return str(Path(spec.jit_library_path).resolve())
 
 
 def _notes(folder: Path, held: ExitStack) -> Path:
