@@ -4,7 +4,7 @@ import pytest
 from conftest import some
 
 from ncuflow.experiments import choices
-from ncuflow.race.hooks import Drawn, sharing
+from ncuflow.race.worker import Drawn, sharing
 from ncuflow.sweep.points import Planned, points
 from ncuflow.target.contract import known, load
 from ncuflow.target.launch import Inputs

@@ -13,8 +13,7 @@ from fake_device import none_target
 
 from ncuflow.experiments.variant import check_function, named_function
 from ncuflow.io import CommandError, UsageError
-from ncuflow.race.hooks import Substitute
-from ncuflow.race.worker import Worker
+from ncuflow.race.worker import Substitute, Worker
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
 from ncuflow.target.launch import Launch
