@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ncuflow.target import attention, fa2, trtllm
+from ncuflow.target import attention, attention_launches
 from ncuflow.target.attention import LENGTHS, lengths, plan_info
 from ncuflow.target.contract import (
     Choice,
@@ -278,10 +278,12 @@ TARGET = Target(
         calls=(EngineCall("flashinfer.decode", f"{_NAME}.run", called, plan="plan"),),
     ),
     rules=Rules(
-        launches=fa2.decode_launches,
-        splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, p["kv_len"]),
-        shapes=fa2.decode_shapes,
-        named=trtllm.GENERATION,
+        launches=attention_launches.decode_launches,
+        splits=lambda p, kernel, argument: attention_launches.split(
+            p, kernel, argument, p["kv_len"]
+        ),
+        shapes=attention_launches.decode_shapes,
+        named=attention_launches.GENERATION,
         finishers=(attention.MERGE.name,),
         tells=attention.tells,
     ),

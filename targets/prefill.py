@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ncuflow.target import attention, fa2, reference, trtllm
+from ncuflow.target import attention, attention_launches, reference
 from ncuflow.target.attention import FA3, LENGTHS, lengths, plan_info
 from ncuflow.target.contract import Choice, Opportunity, Option, Target, Work, uneven
 from ncuflow.target.inputs import (
@@ -249,10 +249,12 @@ def _reference(p: Params, q: Tensor, chosen: list[Tensor], keys_values: Any) -> 
 def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
     """Of PrefillPlan, or of PrefillSM90Plan: then a persistent block per SM, whose name is left without
     arguments, which say no more than these tiles."""
-    fa2.refuse_unknown(p)
+    attention_launches.refuse_unknown(p)
     hopper = p["backend"] == "auto" and host.gpu.compute_capability == "9.0"
     if p["backend"] != "fa3" and not hopper:
-        yield from fa2.prefill_launches(p, host, lengths(p, "seq_len"), kv_lengths(p))
+        yield from attention_launches.prefill_launches(
+            p, host, lengths(p, "seq_len"), kv_lengths(p)
+        )
         return
     dim, item = p["head_dim"], ITEMSIZE[p["dtype"]]
     keys = 96 if p["layout"] == "paged" else 128 if p["causal"] else 192
@@ -364,11 +366,11 @@ TARGET = Target(
     ),
     rules=Rules(
         launches=launches,
-        splits=lambda p, kernel, argument: fa2.split(
+        splits=lambda p, kernel, argument: attention_launches.split(
             p, kernel, argument, p["seq_len"] + p["cached"], p["seq_len"]
         ),
-        shapes=fa2.prefill_shapes,
-        named=trtllm.CONTEXT,
+        shapes=attention_launches.prefill_shapes,
+        named=attention_launches.CONTEXT,
         finishers=(attention.MERGE.name,),
         tells=attention.tells,
     ),
@@ -411,8 +413,8 @@ TARGET = Target(
             "batch_prefill_fp8_paged_sm90_kernel_inst.jinja",
             "batch_prefill_fp8_ragged_sm90_kernel_inst.jinja",
         ),
-        meanings=fa2.MEANINGS,
-        computed=fa2.COMPUTED,
+        meanings=attention_launches.MEANINGS,
+        computed=attention_launches.COMPUTED,
     ),
     compared=(
         Choice("backend", "fa2 or fa3", "backend", "fa2", "fa3", alone="merge_pct == 0"),

@@ -1,13 +1,13 @@
-"""FlashInfer's fa2 attention: how its schedulers split the KV cache, what it launches, and the shape that a launch had.
+"""What FlashInfer's attention launches, and the shape that a launch had: fa2's, whose schedulers split the KV cache, and
+trtllm-gen's.
 
-Written out again from include/flashinfer/attention: scheduler.cuh, decode.cuh, prefill.cuh and cascade.cuh.
+fa2 is written out again from include/flashinfer/attention: scheduler.cuh, decode.cuh, prefill.cuh and cascade.cuh.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 
 from ncuflow.format import with_unit
-from ncuflow.target import trtllm
 from ncuflow.target.attention import HOPPER, PAGED, RAGGED, lengths
 from ncuflow.target.inputs import FP8, ITEMSIZE
 from ncuflow.target.launch import Params
@@ -24,6 +24,10 @@ from ncuflow.target.rules import (
 NO_POSITIONS = "(flashinfer::PosEncodingMode)0"
 # KV tokens of a chunk, at least: min_num_pages_per_batch is max(128 / page_size, 1)
 MIN_CHUNK = 128
+# Names of trtllm-gen's kernels, by phase.
+PREFIX = "fmhaSm"
+CONTEXT, GENERATION = rf"{PREFIX}\d+\w*Context", rf"{PREFIX}\d+\w*ForGen"
+BACKEND = "trtllm-gen"
 BLOCKS = 2  # of an SM: what the prefill scheduler takes for its occupancy
 
 # What the template parameters of prefill kernels mean, fa3's too, and what headers compute of their arguments.
@@ -242,8 +246,8 @@ def decode_shapes(seen: LaunchSignature) -> Iterator[Params]:
     A launch says how many chunks there are, and that is alike for all long caches.
     """
     said: Params
-    if seen.kernel.startswith(trtllm.PREFIX):
-        yield from trtllm.decode_shapes(seen)
+    if seen.kernel.startswith(PREFIX):
+        yield from trtllm_decode_shapes(seen)
         return
     if seen.kernel == "BatchDecodeWithPagedKVCacheKernel":
         group, dim = seen.number("bdy"), seen.number("bdx") * seen.number("vec_size")
@@ -281,8 +285,8 @@ def prefill_shapes(seen: LaunchSignature) -> Iterator[Params]:
 
     Of several prompts that read more of the cache than their own tokens, how much each does is not said.
     """
-    if seen.kernel.startswith(trtllm.PREFIX):
-        yield from trtllm.prefill_shapes(seen)
+    if seen.kernel.startswith(PREFIX):
+        yield from trtllm_prefill_shapes(seen)
         return
     layout = _LAYOUTS.get(seen.kernel)
     if layout is None:
@@ -310,3 +314,60 @@ def prefill_shapes(seen: LaunchSignature) -> Iterator[Params]:
         raise UnsaidError("query heads are not in the launch", said)
     before = {"cached": cached - tokens} if cached > tokens else {}
     yield {**said, "batch": prompts, "seq_len": tokens // prompts, **before}
+
+
+# --- trtllm-gen's, of which names say type, head dimension, page and mask, and the grid the heads ----
+
+
+def _trtllm_said(seen: LaunchSignature) -> Params:
+    """What the name says. Raises UnsaidError of another attention, of another layout and of a window."""
+    if seen.argument("value_dim") or seen.argument("sparse") or seen.argument("head_dim") is None:
+        raise UnsaidError("no rule tells the shape of this attention from its launch")
+    said: Params = {"head_dim": seen.number("head_dim"), "backend": BACKEND}
+    if page := seen.argument("page_size"):
+        said["page_size"] = int(page)
+    queries = seen.argument("type") or seen.argument("queries")
+    cache = seen.argument("type") or seen.argument("cache")
+    if queries in ("f16", "bf16"):
+        said |= {"dtype": queries} | ({} if cache == queries else {"kv": cache})
+    for name in ("qo_heads", "kv_heads"):
+        if heads := seen.sure(name):
+            said[name] = heads
+    if seen.argument("mask") == "SlidingOrChunkedCausal":
+        raise UnsaidError("its window is not in the launch", said)
+    if len({"qo_heads", "kv_heads"} & {*said}) < 2:
+        raise UnsaidError("its heads are not in the launch", said)
+    return said
+
+
+def trtllm_prefill_shapes(seen: LaunchSignature) -> Iterator[Params]:
+    """Of prompts of one length: their tokens are in the step."""
+    said = _trtllm_said(seen) | {
+        "layout": "paged" if seen.argument("layout") == "PagedKv" else "ragged"
+    }
+    said |= {"causal": seen.argument("mask") == "Causal"}
+    if seen.argument("type") == FP8:
+        said["dtype"] = FP8
+    prompts, tokens, read = (
+        seen.sure(name) for name in ("prompts", "prompt_tokens", "prompt_kv_tokens")
+    )
+    if not prompts or tokens is None:
+        raise UnsaidError("its prompts and their tokens are not in the launch", said)
+    said["batch"] = prompts
+    if read is None:
+        raise UnsaidError("what of the cache its prompts read is not in the launch", said)
+    if prompts > 1 or read < tokens:
+        raise UnsaidError("the lengths of several prompts are not in the launch", said)
+    yield {**said, "seq_len": tokens} | ({"cached": read - tokens} if read > tokens else {})
+
+
+def trtllm_decode_shapes(seen: LaunchSignature) -> Iterator[Params]:
+    """Of sequences whose caches' lengths are known; their mean stands for each."""
+    said = _trtllm_said(seen) | {"cores": "tensor"} | ({"launch": "graph"} if seen.graph else {})
+    if seen.argument("type") == FP8:
+        raise UnsaidError("no point of decode has queries of 8 bits", said)
+    said["batch"] = batch = seen.needed("decodes", "its sequences are not in the launch", said)
+    if (tokens := seen.known_value("decodes_kv_tokens")) is None:
+        raise UnsaidError("the lengths of its caches are not in the launch", said)
+    for kv_len in sorted({max(1, round(count / batch)) for count in tokens}):
+        yield {**said, "kv_len": kv_len}
