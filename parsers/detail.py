@@ -6,7 +6,6 @@ disassembler takes a third of a millisecond for each instruction.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -168,12 +167,8 @@ def _instances(action: Any, name: str) -> list[tuple[Any, float]]:
     if metric is None or not metric.has_correlation_ids():
         return []
     ids = metric.correlation_ids()
-    found = [(ids.value(at), metric.value(at)) for at in range(metric.num_instances())]
-    return [(of, float(value)) for of, value in found if value is not None and _finite(value)]
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    found = [(ids.value(at), ncu.finite(metric.value(at))) for at in range(metric.num_instances())]
+    return [(of, value) for of, value in found if value is not None]
 
 
 def _series(kernel: ncu.Profiled) -> Iterator[tuple[str, tuple[str, list[tuple[int, float]]]]]:

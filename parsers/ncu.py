@@ -218,7 +218,7 @@ def _raw_part(part: ReportPart) -> dict[str, float | str | None]:
 def _plain(value: Any) -> float | str | None:
     if isinstance(value, str):
         return clean(value)
-    return value if isinstance(value, int | float) and math.isfinite(value) else None
+    return value if finite(value) is not None else None
 
 
 def _complete(report: Report, results: int) -> None:
@@ -326,10 +326,8 @@ class Profiled:
 
     def integer(self, name: str) -> int | None:
         """A whole number; launch metrics are floats in reports before 2024.3."""
-        value = self.raw(name)
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            return None
-        return int(value) if float(value).is_integer() else None
+        value = finite(self.raw(name))
+        return int(value) if value is not None and value.is_integer() else None
 
     def bounded(self, name: str, most: float) -> int | None:
         """A whole number of a launch; one above what any GPU takes is none."""
@@ -524,7 +522,7 @@ def _rules(action: Any) -> Iterator[Row]:
             "section": clean(result.get("section_identifier") or "") or None,
             "message": text if kind != 4 else text.splitlines()[0],
             "type": RULE_TYPES.get(kind, "none"),
-            "speedup_pct": _finite(estimate.get("speedup")),
+            "speedup_pct": finite(estimate.get("speedup")),
             "speedup_type": SPEEDUP_TYPES.get(int(estimate.get("type", 0))),
         }
 
@@ -536,9 +534,9 @@ def plain_text(text: str) -> str:
     return clean(_MARKUP.sub(r"\1", text)).strip()
 
 
-def _finite(value: Any) -> float | None:
-    known = isinstance(value, int | float) and math.isfinite(value)
-    return float(value) if known else None
+def finite(value: Any) -> float | None:
+    """A number that is one."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 # --- what is wrong with the data of one kernel -----------------------------------------------

@@ -104,7 +104,9 @@ def recording(tmp_path: Path) -> Path:
     packed = lzma.compress(text) if lines.LISTING_SUFFIX.endswith(".xz") else text
     lines.listing_path(batch / "sweep.ncu-rep").write_bytes(packed)
     made = {"name": "r", "targets": {"decode": {"b1a2b3c4d": ["decode/x"]}}, "kept": "as it is"}
-    write_json(folder / manifest.FILE, made | {"files": manifest.checksums(folder)})
+    write_json(
+        folder / manifest.FILE, manifest.sealed(made | {"files": manifest.checksums(folder)})
+    )
     return folder
 
 

@@ -313,9 +313,8 @@ def scrub_recording(folder: Path) -> list[Path]:
     _write(changed)
     if changed:
         place = folder / manifest.FILE
-        content = read_json(place)
-        content["files"] = manifest.checksums(folder)
-        write_json(place, content)
+        content = read_json(place) | {"files": manifest.checksums(folder)}
+        write_json(place, manifest.sealed(content))
     return [path for path in changed if is_report(path)]
 
 

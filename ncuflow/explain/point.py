@@ -151,7 +151,8 @@ def _suggestions(
     room = opportunities.room(facts, facts, COLD) if row[COLD] else 1.0
     for one in opportunities.found(results):
         own = next((effect for effect in one.effects if effect.base_point == name), None)
-        if name not in one.points or one.group == LOST or (own and not _won(own)):
+        won = own and own.change < 0 and own.verdict != "within noise"
+        if name not in one.points or one.group == LOST or (own and not won):
             continue
         declared, scope = one.opportunity, _scope(one, own, results)
         # A pair was timed apart from the point: of the same work its room is the point's all the same.
@@ -167,10 +168,6 @@ def _suggestions(
             most=None if most is None else at.number(100 * most, "%", metric, traced),
             tried=_tried(own or one.effect, name) or (one.elsewhere[0].words() if one.elsewhere else None),
         )  # fmt: skip
-
-
-def _won(effect: Effect) -> bool:
-    return effect.change < 0 and effect.verdict != "within noise"
 
 
 def _scope(

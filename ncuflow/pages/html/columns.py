@@ -112,10 +112,7 @@ def main(sides: Sequence[ShownSide]) -> JsonObject:
     """The block that every view needs: sides with their points, and what the columns mean."""
     return {
         "sides": [side_of(side) for side in sides],
-        "columns": [
-            {k: v for k, v in asdict_plain(column).items() if v not in ("", (), None, False)}
-            for column in COLUMNS
-        ],
+        "columns": [_declared(column) for column in COLUMNS],
         "software": SOFTWARE,
         "usual": USUAL,
         "compared": COMPARED,
@@ -134,13 +131,11 @@ def meanings() -> JsonObject:
     }
 
 
-def asdict_plain(column: Any) -> JsonObject:
-    """A column's declaration without its function."""
-    named = ("name", "kind", "unit", "formula", "terms", "keys", "main", "evidence")
-    return {name: getattr(column, name) for name in named} | {
-        "source": column.source,
-        "label": label_of(column.name),
-    }
+def _declared(column: Any) -> JsonObject:
+    """What a column declares, its function aside."""
+    named = ("name", "kind", "unit", "formula", "terms", "keys", "main", "evidence", "source")
+    found = {name: getattr(column, name) for name in named} | {"label": label_of(column.name)}
+    return {name: value for name, value in found.items() if value not in ("", (), None, False)}
 
 
 def label_of(name: str) -> str:
@@ -417,12 +412,8 @@ def _listed(kernel: Kernel, evidence: Path, index: Any, root: Path | None) -> Js
 Claim = Mapping[str, Any]
 
 
-def with_words(claims: Sequence[JsonObject]) -> list[JsonObject]:
-    """The claims with what is told of each, what is not known left out: [[name, text]…]."""
-    return [claim | {"told": _told(claim)} for claim in claims]
-
-
-def _told(claim: Claim) -> list[tuple[str, str]]:
+def told(claim: Claim) -> list[tuple[str, str]]:
+    """What is told of a claim, [[name, text]…]; what is not known is left out."""
     published, measured = claim["published"], claim["measured"]
     apart, floor = (claim["difference"] or {}).get("relative"), claim["noise_floor"]
     found = {

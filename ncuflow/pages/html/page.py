@@ -28,7 +28,7 @@ from ncuflow.evidence.provenance import one_line
 from ncuflow.io import UsageError, read_json, resource, write_text
 from ncuflow.pages import Context
 from ncuflow.pages.html import columns as html_columns
-from ncuflow.pages.html.columns import ShownSide, with_words
+from ncuflow.pages.html.columns import ShownSide, told
 
 # Where a link to a page that has a view of its own leads.
 VIEWS = {
@@ -146,7 +146,7 @@ def _blocks(sides: Sequence[ShownSide], comparisons: Sequence[Any]) -> Iterator[
     for number, side in enumerate(sides):
         yield from side.blocks(number)
         if claims := side.findings.optional("claims"):
-            yield f"claims {number}", with_words(claims)
+            yield f"claims {number}", [claim | {"told": told(claim)} for claim in claims]
     if comparisons:
         yield "compare", list(comparisons)
     elif prose := prose_pages(sides[-1].folder / "reports", sides[-1].findings.targets):

@@ -224,8 +224,6 @@ def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
         "named": named,
         "SOFTWARE": SOFTWARE,
         "TIERS": TIERS,
-    }
-    env.globals |= {
         "CEILING": CEILING,
         "DRAW": DRAW,
         "LATENCY": LATENCY,
