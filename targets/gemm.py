@@ -11,7 +11,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from ncuflow.target import products, reference
+from ncuflow.target import reference, workload
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.inputs import (
     BITS,
@@ -456,7 +456,7 @@ def _called(variant: str, a: Params) -> Block:
 
 
 _ENGINE_CALLS = (
-    *products.CALLS,
+    *workload.PRODUCT_CALLS,
     EngineCall("flashinfer.gemm.gemm_base", "bmm_fp8", partial(_called, "bmm"), tells=("A", "B", "backend")),
     *(
         EngineCall(
@@ -496,7 +496,7 @@ TARGET = Target(
     written=written,
     prepare=prepare,
     workload=Workload(calls=_ENGINE_CALLS),
-    rules=Rules(operators=products.operators),
+    rules=Rules(operators=workload.products),
     build=Build(generate=modules, jit=(Jit("gemm", "flashinfer.gemm.gemm_base:get_gemm_module"),)),
     source=Source(
         api={

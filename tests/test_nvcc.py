@@ -21,7 +21,7 @@ import yaml
 from conftest import ROOT
 
 from ncuflow.io import read_json
-from ncuflow.static.facts import FILE, Facts
+from ncuflow.static.results import FILE, Facts
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import known, load
 

@@ -14,7 +14,7 @@ from table_digests import FILE, ROOT, of_recording, recordings
 from ncuflow.evidence import location, manifest, recording, scrub
 from ncuflow.io import NCU_MAGIC, opened, read_json
 from ncuflow.parsers import lines, ncu
-from ncuflow.static import facts
+from ncuflow.static import results as facts
 
 MB = 1_000_000
 STATIC = sorted((ROOT / "recordings").rglob(facts.FILE))

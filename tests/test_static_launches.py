@@ -11,7 +11,7 @@ from static_data import H200, launched
 from ncuflow.findings.ceilings import datasheet
 from ncuflow.gpu.table import device
 from ncuflow.parsers import ncu
-from ncuflow.static.facts import stored
+from ncuflow.static.results import stored
 from ncuflow.target.contract import load
 from ncuflow.target.rules import Host
 

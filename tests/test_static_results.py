@@ -21,7 +21,6 @@ from ncuflow.io import read_json, write_json
 from ncuflow.pages.markdown import gpu_pages
 from ncuflow.parsers import sass
 from ncuflow.static import predict
-from ncuflow.static.facts import Facts, default_blocks, every_recorded, recorded, stored
 from ncuflow.static.predict import (
     ACROSS,
     COVERED,
@@ -32,7 +31,7 @@ from ncuflow.static.predict import (
     width,
     width_of,
 )
-from ncuflow.static.results import results
+from ncuflow.static.results import Facts, default_blocks, every_recorded, recorded, results, stored
 from ncuflow.target.contract import load
 from ncuflow.targets import rmsnorm as rmsnorm_target
 

@@ -7,8 +7,7 @@ import re
 from conftest import ROOT
 
 from ncuflow.gpu.table import device
-from ncuflow.static.facts import default_blocks, stored
-from ncuflow.static.results import results
+from ncuflow.static.results import default_blocks, results, stored
 from ncuflow.target.contract import load
 
 SAMPLE = ROOT / "docs/sample/a100-static"

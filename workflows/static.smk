@@ -1,7 +1,7 @@
 # A GPU that is not there: snakemake -j1 static --config arch=80. Compiled kernels, launch rules, claims, predictions
 # from what this run's evidence measured.
 from ncuflow.gpu import table as _table
-from ncuflow.static import facts as _facts
+from ncuflow.static import results as _facts
 from ncuflow.target.contract import known as _known
 
 try:

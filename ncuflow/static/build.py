@@ -33,7 +33,7 @@ from ncuflow.parsers import sass
 from ncuflow.private import masked
 from ncuflow.process import CaptureError, python_environment, run_child
 from ncuflow.run import builds
-from ncuflow.static.facts import FILE
+from ncuflow.static.results import FILE
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import Target, load
 from ncuflow.target.source import CuteKernel

@@ -1,17 +1,20 @@
 """A case of somebody's workload, as targets read it: a line of FlashInfer's benchmarks, or a definition of its traces.
 
 A target takes the cases that it can measure (``Workload.takes``), and hands back a block of one point. What the
-cases of several targets have in common is read here.
+cases of several targets have in common is read here; and the shapes that an operator of a trace or a call of an engine states
+of torch's matrix products.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from ncuflow.target.inputs import DTYPES, ITEMSIZE
-from ncuflow.target.launch import MOST, GpuFacts
+from ncuflow.target.inputs import DTYPES, ITEMSIZE, TORCH_DTYPES
+from ncuflow.target.launch import MOST, GpuFacts, Params
 
 Block = dict[str, Any]
 ELEMENTS = {DTYPES[ours]: ours for ours in ITEMSIZE}
@@ -245,3 +248,56 @@ def listed(lengths: Sequence[int]) -> str:
         for a, b in pairwise(bounds):
             sizes[round(sum(ordered[a:b]) / (b - a))] += b - a
     return "_".join(f"{count}x{length}" for length, count in sizes.items())
+
+
+# --- torch's matrix products ----------------------------------------------------------------------
+
+_PRODUCTS = {"mm": 0, "addmm": 1, "_scaled_mm": 0, "linear": 0, "bmm": 0, "matmul": 0}
+
+
+def products(name: str, shapes: Sequence[Sequence[int]], types: Sequence[str]) -> Params | None:
+    """Of torch's products, whose left matrix is the input of this place; linear has its weight as [n, k]."""
+    called = name.split("::")[-1]
+    if not name.startswith("aten::") or called not in _PRODUCTS:
+        return None
+    first = _PRODUCTS[called]
+    if len(shapes) < first + 2:
+        return None
+    left, right = tuple(shapes[first]), tuple(shapes[first + 1])
+    batch = left[0] if called == "bmm" else 1
+    if called == "bmm":
+        left, right = left[1:], right[1:]
+    if len(left) < 2 or len(right) != 2:
+        return None
+    *rows, k = left
+    m = math.prod(rows)
+    n = right[0] if called == "linear" else right[1]
+    if k not in right:
+        return None
+    dtype = TORCH_DTYPES.get(types[first]) if len(types) > first else None
+    said: Params = {"variant": "bmm" if called == "bmm" else "mm", "m": m, "n": n, "k": k}
+    return said | ({"batch": batch} if batch > 1 else {}) | ({"dtype": dtype} if dtype else {})
+
+
+def _product(name: str, a: Params) -> Block:
+    """The point that an engine called of torch's products, by its arguments."""
+    tensors = [one for one in a.values() if hasattr(one, "shape")]
+    types = [_TYPES.get(element(one), "") for one in tensors]
+    found = products(f"aten::{name}", [tuple(one.shape) for one in tensors], types)
+    if found is None:
+        raise RefusedError("it multiplies no two matrices")
+    return found
+
+
+_TYPES = {ours: name for name, ours in TORCH_DTYPES.items()}
+# of torch, whose shapes a profiler tells, but for those in a graph
+_PRODUCT_TELLS = {
+    "mm": ("input", "mat2"),
+    "addmm": ("input", "mat1", "mat2"),
+    "bmm": ("input", "mat2"),
+    "matmul": ("input", "other"),
+}
+PRODUCT_CALLS = (
+    EngineCall("torch.nn.functional", "linear", partial(_product, "linear"), tells=("input", "weight")),
+    *(EngineCall("torch", name, partial(_product, name), tells=tells) for name, tells in _PRODUCT_TELLS.items()),
+)  # fmt: skip

@@ -18,7 +18,7 @@ import re
 from pathlib import Path
 
 from ncuflow.io import UsageError
-from ncuflow.static import build, facts
+from ncuflow.static import build, results
 from ncuflow.target.contract import known
 from ncuflow.verbs.options import Jobs, Seconds
 
@@ -46,7 +46,7 @@ def command(
     """
     if not re.fullmatch(r"\d+\.\d[af]?", arch):
         raise UsageError(f"--arch {arch}: not a compute capability such as 8.0 or 9.0a")
-    swept = facts.swept_blocks(blocks)
+    swept = results.swept_blocks(blocks)
     names = targets.split(",") if targets else list(swept)
     unknown = [name for name in names if name not in known() or name not in swept]
     if unknown:

@@ -29,7 +29,7 @@ from ncuflow.model import Kernel, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown.rendering import environment
 from ncuflow.parsers import sass
-from ncuflow.static.facts import Facts
+from ncuflow.static.results import Facts
 from ncuflow.target.contract import known, load, ordered
 
 ClaimRow = Mapping[str, Any]  # a claim as `ncuflow check claims` wrote it
