@@ -17,7 +17,7 @@ from ncuflow.findings.results import read
 from ncuflow.io import BadInput
 from ncuflow.pages.context.section import Findings
 from ncuflow.pages.html import page as html
-from ncuflow.pages.html.columns import ShownSide, main
+from ncuflow.pages.html.columns import main
 from ncuflow.pages.markdown.pages import render
 
 TARGETS = ("prefill", "decode", "rmsnorm", "rope", "merge_state")
@@ -53,7 +53,7 @@ def test_a_mark_is_held_against_the_roof_of_the_type_that_it_computed_with(finis
 def test_each_type_that_points_computed_with_has_its_own_roof(results_once):
     recording = ROOT / "recordings/h200/0.7.2/kernels"
     made = results_once(recording, "prefill")
-    (side,) = main([ShownSide(made, recording, names=["prefill"])])["sides"]
+    (side,) = main([Findings(made / "results", recording, names=["prefill"])])["sides"]
     (target,) = side["targets"]
     shown = side["points"]["measurement"]
     computed = {a or b for a, b in zip(shown["flop_type"], shown["dtype"], strict=True)}
@@ -80,7 +80,7 @@ def test_a_point_that_passes_every_copy_and_read_is_said_to(results_once, tmp_pa
     made = shutil.copytree(results_once(recording, "decode"), tmp_path / "made")
     machine = json.dumps(environment_info(recording, "h200-0.6.18-versions"))
     (made / "results/environment_info.json").write_text(machine)
-    (side,) = main([ShownSide(made, recording, names=["decode"])])["sides"]
+    (side,) = main([Findings(made / "results", recording, names=["decode"])])["sides"]
     (target,) = side["targets"]
     own = target["ceilings"]["measured"]
     assert own["points"]["dram_gbs"] == target["best"] and target["passed"] == "copy or read"
@@ -197,7 +197,7 @@ def test_without_strict_it_is_struck_through(finished, tmp_path):
     assert shown["struck"]
 
 
-def broken(outputs: Path, folder: Path, strict: bool = True) -> ShownSide:
+def broken(outputs: Path, folder: Path, strict: bool = True) -> Findings:
     """A copy of two targets' results in which one bandwidth is ten times what it was."""
     (folder / "results").mkdir()
     for name in ("rope", "merge_state"):
@@ -205,12 +205,12 @@ def broken(outputs: Path, folder: Path, strict: bool = True) -> ShownSide:
         if name == "merge_state":
             found["points"][-1]["measurement"]["gbs"] *= 10
         (folder / "results" / f"{name}_results.json").write_text(json.dumps(found))
-    return ShownSide(folder, DEFAULT, strict)
+    return Findings(folder / "results", DEFAULT, strict)
 
 
 def test_a_folder_without_results_is_one_line(tmp_path):
     with pytest.raises(BadInput, match="no results"):
-        html.report([ShownSide(tmp_path, tmp_path)], [])
+        html.report([Findings(tmp_path / "results", tmp_path)], [])
 
 
 def test_a_name_in_the_head_of_a_page_is_text() -> None:

@@ -19,8 +19,8 @@ from ncuflow.findings import limiter
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.results import read
 from ncuflow.format import micro, number, pct, percent, quantity, si
+from ncuflow.pages.context.section import Findings
 from ncuflow.pages.html import page as html
-from ncuflow.pages.html.columns import ShownSide
 from ncuflow.parsers.registry import METRICS
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -109,8 +109,8 @@ def written(finished, tmp_path_factory) -> Callable[..., Path]:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(json.dumps(found))
                 shutil.copytree(finished.outputs / "tables" / target, side / "tables" / target)
-            sides.append(ShownSide(side, DEFAULT))
-        comparisons = [compared(sides[0].folder, sides[1].folder)] if len(sides) > 1 else []
+            sides.append(Findings(side / "results", DEFAULT))
+        comparisons = [compared(sides[0].folder.parent, sides[1].folder.parent)] if len(sides) > 1 else []
         path = folder / "report.html"
         path.write_text(html.report(sides, comparisons), encoding="utf-8")
         return path

@@ -15,8 +15,8 @@ from test_html_browser import browser, chromium
 from test_view import DECODE
 
 from ncuflow.compare import verdict
+from ncuflow.pages.context.section import Findings
 from ncuflow.pages.html import page as html
-from ncuflow.pages.html.columns import ShownSide
 
 pytestmark = pytest.mark.browser
 __all__ = ["browser", "chromium"]  # fixtures
@@ -65,9 +65,9 @@ def made(files: Path) -> dict[str, Path]:
         ("try", "--from", files / "trial.json.xz", "--html", pages["trial"]),
     ):
         assert ncuflow(*words).returncode == 0, words
-    sides = [ShownSide(files / name, DEFAULT) for name in ("base", "head")]
+    sides = [Findings(files / name / "results", DEFAULT) for name in ("base", "head")]
     found = verdict.compare(
-        *(verdict.load(side.folder / "results") for side in sides), verdict.Thresholds()
+        *(verdict.load(side.folder) for side in sides), verdict.Thresholds()
     )
     pages["compare"].write_text(html.report(sides, [asdict(found)]), encoding="utf-8")
     pages["report"].write_text(html.report(sides[:1], []), encoding="utf-8")

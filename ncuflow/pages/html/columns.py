@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -79,28 +78,12 @@ ADVICE = ("optimization", "warning")  # types of NVIDIA's rules that advise
 NO_ADVICE = "MemoryL2Compression"
 
 
-@dataclass(frozen=True)
-class ShownSide:
-    """One capture: a folder with ``results`` and ``tables``, and the evidence behind it.
-
-    names: the targets shown, None for all of the folder.
-    """
-
-    folder: Path
-    evidence: Path
-    strict: bool = True
-    names: Sequence[str] | None = None
-
-    @cached_property
-    def findings(self) -> Findings:
-        return Findings(self.folder / "results", self.evidence, self.strict, self.names)
-
-    def blocks(self, number: int) -> Iterator[tuple[str, Any]]:
-        """(name, value) of what is unpacked when a point or a source is opened."""
-        for target, results in self.findings.targets.items():
-            yield f"detail {number} {target}", detail(results, self.folder / "tables" / target)
-            if results["deep"]:
-                yield f"source {number} {target}", source(results, self)
+def blocks(side: Findings, number: int) -> Iterator[tuple[str, Any]]:
+    """(name, value) of what is unpacked when a point or a source is opened; the tables of a side lie beside its results."""
+    for target, results in side.targets.items():
+        yield f"detail {number} {target}", detail(results, side.folder.parent / "tables" / target)
+        if results["deep"]:
+            yield f"source {number} {target}", source(results, side)
 
 
 def columns(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> JsonObject:
@@ -108,7 +91,7 @@ def columns(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> JsonObje
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def main(sides: Sequence[ShownSide]) -> JsonObject:
+def main(sides: Sequence[Findings]) -> JsonObject:
     """The block that every view needs: sides with their points, and what the columns mean."""
     return {
         "sides": [side_of(side) for side in sides],
@@ -144,29 +127,29 @@ def label_of(name: str) -> str:
     return " ".join(filter(None, words))
 
 
-def side_of(side: ShownSide) -> JsonObject:
+def side_of(side: Findings) -> JsonObject:
     """One capture's targets, points and machine."""
-    all_results = list(side.findings.targets.values())
-    machine = side.findings.optional("environment_info")
+    all_results = list(side.targets.values())
+    machine = side.optional("environment_info")
     if not all_results and not machine:
-        raise BadInput(side.folder, "no results here: results/<target>_results.json")
+        raise BadInput(side.folder.parent, "no results here: results/<target>_results.json")
     measured = together(results["provenance"] for results in all_results)
     provenance = measured or machine["provenance"]
     measurements = [p["measurement"] for found in all_results for p in found["points"]]
     return {
-        "name": provenance["recording"] or side.folder.name,
+        "name": provenance["recording"] or side.folder.parent.name,
         "provenance": provenance,
         "machine": machine,
-        "jit": side.findings.optional("jit_analysis"),
-        "targets": [target_of(results, side.findings.source_index) for results in all_results],
+        "jit": side.optional("jit_analysis"),
+        "targets": [target_of(results, side.source_index) for results in all_results],
         "points": points(all_results),
         "flat_roofs": {
             source: ceilings.flat_roofs(measurements, source)
             for source in ("datasheet", "measured")
         },
         "roofless": ceilings.roofless(measurements),
-        "struck": side.findings.struck,
-        "stopped": side.findings.stopped,
+        "struck": side.struck,
+        "stopped": side.stopped,
         "warnings": [warned for results in all_results for warned in results["warnings"]],
     }
 
@@ -375,9 +358,9 @@ def timeline(found: Mapping[str, Sequence[Any]], place: Mapping[str | None, int]
     return out
 
 
-def source(results: Results, side: ShownSide) -> list[JsonObject]:
+def source(results: Results, side: Findings) -> list[JsonObject]:
     """Instructions of each deep kernel with their samples by reason, for the source view."""
-    index, version = side.findings.source_index, results["provenance"].get("flashinfer")
+    index, version = side.source_index, results["provenance"].get("flashinfer")
     root = waits.installed(version)
     return [_listed(kernel, side.evidence, index, root) for kernel in results["deep"]]
 

@@ -27,8 +27,9 @@ from markdown_it.token import Token
 from ncuflow.evidence.provenance import one_line
 from ncuflow.io import UsageError, read_json, resource, write_text
 from ncuflow.pages import Context
+from ncuflow.pages.context.section import Findings
 from ncuflow.pages.html import columns as html_columns
-from ncuflow.pages.html.columns import ShownSide, told
+from ncuflow.pages.html.columns import told
 
 # Where a link to a page that has a view of its own leads.
 VIEWS = {
@@ -104,7 +105,7 @@ ELSEWHERE = "The same findings are in the Markdown pages beside it."
 LEVEL = 6  # of the compression: 9 takes twice as long for 1 % less
 
 
-def report(sides: Sequence[ShownSide], comparisons: Sequence[Any]) -> str:
+def report(sides: Sequence[Findings], comparisons: Sequence[Any]) -> str:
     """The text of the file. Raises BadInput for a number that cannot be true, as the other pages do."""
     blocks = _blocks(sides, comparisons)
     first = next(blocks)
@@ -140,16 +141,16 @@ def packed_block(name: str, value: Any) -> str:
     return _packed("block", _json(value), name)
 
 
-def _blocks(sides: Sequence[ShownSide], comparisons: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+def _blocks(sides: Sequence[Findings], comparisons: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """(name, JSON value), ``main`` first."""
     yield "main", html_columns.main(sides)
     for number, side in enumerate(sides):
-        yield from side.blocks(number)
-        if claims := side.findings.optional("claims"):
+        yield from html_columns.blocks(side, number)
+        if claims := side.optional("claims"):
             yield f"claims {number}", [claim | {"told": told(claim)} for claim in claims]
     if comparisons:
         yield "compare", list(comparisons)
-    elif prose := prose_pages(sides[-1].folder / "reports", sides[-1].findings.targets):
+    elif prose := prose_pages(sides[-1].folder.parent / "reports", sides[-1].targets):
         yield "prose", prose
 
 
@@ -229,7 +230,7 @@ def command(
     if len(evidence) != len(folders):
         raise UsageError("--evidence: one folder for each of outputs")
     sides = [
-        ShownSide(folder, own, not no_strict, targets)
+        Findings(folder / "results", own, not no_strict, targets)
         for folder, own in zip(folders, evidence, strict=True)
     ]
     write_text(out, report(sides, [read_json(path) for path in comparison or ()]))
