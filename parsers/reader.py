@@ -66,9 +66,8 @@ def counters_library() -> Path:
 def preload() -> None:
     """Load that library, which the reader does for the first kernel that it reads: 0.06 s and 110 MB, as much as the kernels of
     a small report. A process that will read reports in children does it once, and they inherit it."""
-    with contextlib.suppress(
-        OSError
-    ):  # where it has another name, the reader looks for it as before
+    # where it has another name, the reader looks for it as before
+    with contextlib.suppress(OSError):
         ctypes.CDLL(str(counters_library()))
 
 

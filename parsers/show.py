@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     from ncuflow.parsers.timeline import Timeline
 
 HINTS = {"lfs": "fetch it with `git lfs pull`"}
-OF_TORCH = (
-    b'"traceEvents"',
-    b'"deviceProperties"',
-    b'"schemaVersion"',
-)  # one stands at its beginning
+# One of these stands at the beginning of what torch's profiler wrote.
+OF_TORCH = (b'"traceEvents"', b'"deviceProperties"', b'"schemaVersion"')
 
 
 def of_torch(path: str | Path) -> bool:

@@ -22,10 +22,8 @@ EPS = 1e-6
 NCCL = "nccl"
 VLLM_BYTES = 8 << 20  # of a message: the most that vLLM gives its own kernel
 VLLM_BLOCKS = 36
-MOST = {
-    "tokens": 8192,
-    "hidden": 8192,
-}  # that the workspace of FlashInfer's kernel is made for, once for all points
+# What the workspace of FlashInfer's kernel is made for, once for all points.
+MOST = {"tokens": 8192, "hidden": 8192}
 LINK_BYTES = 256 << 20  # of the copy that measures the link
 # FlashInfer's kernel is for these; vLLM's has no such limit.
 _FUSED = ("9.0", "10.0", "10.3", "12.0", "12.1")
@@ -340,9 +338,8 @@ TARGET = Target(
     heading="All-reduce Kernels",
     order=13,
     parameters={
-        "variant": tuple(
-            one.name for one in BACKENDS
-        ),  # FlashInfer's choice of its two first; vllm, nccl: the norm apart
+        # FlashInfer's choice of its two first; vllm, nccl: the norm apart
+        "variant": tuple(one.name for one in BACKENDS),
         "ranks": 2,
         "tokens": 128,
         "hidden": 8192,

@@ -142,9 +142,8 @@ TARGET = Target(
         "q_heads": 16,  # query and key heads; with 32 value heads those of Qwen3.5 4B, 9B and 35B
         "v_heads": 32,
         "dtype": "bf16",
-        "cp": tuple(
-            _CP
-        ),  # context parallelism: one sequence's chunks side by side; FlashInfer's choice
+        # context parallelism: one sequence's chunks side by side; FlashInfer's choice
+        "cp": tuple(_CP),
     },
     choices={"dtype": tuple(ITEMSIZE)},
     small={"seq_len": 64},

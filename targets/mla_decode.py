@@ -45,14 +45,9 @@ _HOPPER = Symbol("BatchMLAPageAttentionHopperKernel", "attention/mla_hopper.cuh"
 
 def point_id(p: Params) -> str:
     """E.g. B32_L2048_H128_P64_bf16_fa3, and _Q4 of four tokens a sequence."""
-    length, several = (
-        attention.length_label(p, "kv_len"),
-        f"_Q{p['q_len']}" if p["q_len"] > 1 else "",
-    )
-    backend = p["backend"].replace("-", "_")
-    return (
-        f"B{p['batch']}_L{length}_H{p['heads']}_P{p['page_size']}_{p['dtype']}_{backend}{several}"
-    )
+    several = f"_Q{p['q_len']}" if p["q_len"] > 1 else ""
+    shape = f"B{p['batch']}_L{attention.length_label(p, 'kv_len')}_H{p['heads']}_P{p['page_size']}"
+    return f"{shape}_{p['dtype']}_{p['backend'].replace('-', '_')}{several}"
 
 
 def unable(p: Params, gpu: GpuFacts) -> str | None:
@@ -195,12 +190,8 @@ TARGET = Target(
         "heads": HEADS,  # query heads: all, 16 of one of its eight tensor-parallel ranks
         "page_size": 64,
         "dtype": "bf16",
-        "backend": (
-            "auto",
-            "fa2",
-            "fa3",
-            *(one.name for one in BACKENDS[1:]),
-        ),  # FlashInfer's choice first
+        # FlashInfer's choice first
+        "backend": ("auto", "fa2", *(one.name for one in BACKENDS)),
         "q_len": 1,  # tokens of each sequence in the step: more than one where drafted tokens are verified
     },
     choices={"dtype": tuple(ITEMSIZE)},

@@ -183,11 +183,8 @@ TARGET = Target(
     heading="Prefill and Decode in One Kernel",
     order=13,
     parameters={
-        "variant": (
-            "pod",
-            "fa2",
-            "fa3",
-        ),  # fa2, fa3: a prefill by it, and then decodes on tensor cores
+        # fa2, fa3: a prefill by it, and then decodes on tensor cores
+        "variant": ("pod", "fa2", "fa3"),
         "chunk": 1024,  # query tokens of the one sequence that is in its prefill
         "context": 1024,  # KV tokens of that sequence, the chunk's own among them
         "batch": 32,  # sequences that are decoded

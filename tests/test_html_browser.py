@@ -110,7 +110,9 @@ def written(finished, tmp_path_factory) -> Callable[..., Path]:
                 path.write_text(json.dumps(found))
                 shutil.copytree(finished.outputs / "tables" / target, side / "tables" / target)
             sides.append(Findings(side / "results", DEFAULT))
-        comparisons = [compared(sides[0].folder.parent, sides[1].folder.parent)] if len(sides) > 1 else []
+        comparisons = (
+            [compared(sides[0].folder.parent, sides[1].folder.parent)] if len(sides) > 1 else []
+        )
         path = folder / "report.html"
         path.write_text(html.report(sides, comparisons), encoding="utf-8")
         return path

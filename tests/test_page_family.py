@@ -66,9 +66,7 @@ def made(files: Path) -> dict[str, Path]:
     ):
         assert ncuflow(*words).returncode == 0, words
     sides = [Findings(files / name / "results", DEFAULT) for name in ("base", "head")]
-    found = verdict.compare(
-        *(verdict.load(side.folder) for side in sides), verdict.Thresholds()
-    )
+    found = verdict.compare(*(verdict.load(side.folder) for side in sides), verdict.Thresholds())
     pages["compare"].write_text(html.report(sides, [asdict(found)]), encoding="utf-8")
     pages["report"].write_text(html.report(sides[:1], []), encoding="utf-8")
     return pages

@@ -38,9 +38,8 @@ class Function(NamedTuple):
 NOISE = re.compile(
     r"""//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""", re.DOTALL
 )
-MACRO_LINE = re.compile(
-    r"^[A-Z][A-Z0-9_]*\([^\n;{}]*\)[ \t]*$", re.MULTILINE
-)  # DEFINE_X(y), no semicolon
+# DEFINE_X(y), no semicolon
+MACRO_LINE = re.compile(r"^[A-Z][A-Z0-9_]*\([^\n;{}]*\)[ \t]*$", re.MULTILINE)
 ALIAS = re.compile(r"\s*(?:using|typedef|static_assert|return|constexpr\s+\w+\s*=)\b")
 MEMBER = re.compile(r"[:,]\s*\w+(?:<[^<>]*>)?\s*$")
 DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\\n|\\.)*", re.MULTILINE)

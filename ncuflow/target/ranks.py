@@ -24,11 +24,8 @@ from ncuflow.process import python_environment
 from ncuflow.target.contract import known
 
 RING = 1 << 12  # commands that a peer may be behind
-ISSUED, STOP, HEAD = (
-    0,
-    1,
-    8,
-)  # words; from HEAD on: what each rank has done, what it found, and the ring
+# Words; from HEAD on: what each rank has done, what it found, and the ring.
+ISSUED, STOP, HEAD = 0, 1, 8
 RUN, RESET, CHECK, OPEN, CLOSE = range(5)
 LOST = 4  # the status that ends a process whose peers are gone
 POLL_S, START_S = 0.05, 120.0

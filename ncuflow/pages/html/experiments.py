@@ -37,9 +37,8 @@ DETAILS = (1000, 16, 6, 2, 0)
 WIDTH = 240.0  # pixels of an interval's drawing
 CLOCK_US = 0.001  # a nanosecond: no launch is timed closer
 LITTLE = 0.01  # of a difference: a cause that adds less is told at its end
-STEPS = tuple(
-    m * 10.0**e for e in range(-4, 6) for m in (1, 2, 5)
-)  # between ticks of an axis, of 1
+# Between ticks of an axis, of 1.
+STEPS = tuple(m * 10.0**e for e in range(-4, 6) for m in (1, 2, 5))
 MOST_TICKS = 5
 SIGNS = {"+": "added", "-": "removed", "@": "place"}
 

@@ -29,12 +29,8 @@ MOST_ROWS = 24
 MOST_PARTS, LEAST_SHARE = 5, 0.05
 # facts that a reader of the page wants first; bytes and rates follow in the order found
 FIRST = ("template", "launch", "code", "smem", "occupancy")
-WORK = (
-    "instructions",
-    "tensor",
-    "dram",
-    "l2",
-)  # of another kernel: the work that it makes of the same call
+# Of another kernel: the work that it makes of the same call.
+WORK = ("instructions", "tensor", "dram", "l2")
 MOST_FACTS = 6
 # causes that are another time of what both sides did alike
 TIMES_ONLY = ("clock", "execution", "copy_changed", "gap")

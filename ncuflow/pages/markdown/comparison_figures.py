@@ -37,10 +37,8 @@ COLOURS = {
 }
 BASE, HEAD, UNEXPLAINED = "#0072B2", "#000000", "#BBBBBB"
 LINEAR = 10.0
-FINE, COARSE = (
-    (5, 10, 30, 100, 300),
-    (10, 100, 1000, 10_000, 100_000),
-)  # ticks up to 300 % and beyond
+# Ticks up to 300 % and beyond.
+FINE, COARSE = (5, 10, 30, 100, 300), (10, 100, 1000, 10_000, 100_000)
 PLAIN = FuncFormatter(lambda value, _: plain(value))
 MOST_POINTS, MOST_STEPS, MOST_NAMED = 50, 9, 12
 EXPANDED = 0.2  # a kernel with this share of the change is split into its parts
@@ -58,9 +56,8 @@ def paired(found: Comparison) -> Figure:
     left.set_yticks(list(rows), [label(point) for point in points], fontsize=6.5)
     left.set(xscale="log", xlabel="µs")
     left.xaxis.set_major_formatter(PLAIN)
-    left.xaxis.set_minor_formatter(
-        LogFormatter()
-    )  # the default one writes formulas, which names with dollar signs forbid
+    # the default one writes formulas, which names with dollar signs forbid
+    left.xaxis.set_minor_formatter(LogFormatter())
     left.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     for row, point in zip(rows, points, strict=True):
         _change(right, row, point)
