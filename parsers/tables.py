@@ -121,6 +121,9 @@ def _why(error: Exception) -> str:
 def flatten(content: Any) -> Row:
     """One record as a flat row. Raises ValueError where it is none."""
     line = TimingLine.model_validate(content)
+    # Early records hold a sustained time also where it is the host's.
+    if line.timing and line.timing.starved:
+        line.timing.sustained = None
     found = record.row(line) | {"origin": line.origin}
     if line.clocks is not None:
         reasons = line.clocks.reasons

@@ -114,16 +114,11 @@ def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
     yield LaunchConfig(name, (p["seq_len"], 1, 1), (bdx, p["heads"], 1), 0)
 
 
-def _two(a: Params) -> Block:
-    rows, heads, size = a["v_a"].shape
-    sizes = {"seq_len": rows, "heads": heads, "head_dim": size}
-    return sizes | {"variant": "merge_state", "dtype": element(a["v_a"])}
-
-
-def _several(a: Params) -> Block:
-    rows, states, heads, size = a["v"].shape
-    sizes = {"seq_len": rows, "states": states, "heads": heads, "head_dim": size}
-    return sizes | {"variant": "merge_states", "dtype": element(a["v"])}
+def _called(variant: str, values: str, a: Params) -> Block:
+    """The point that an engine called, by its values."""
+    rows, *states, heads, size = a[values].shape
+    block = {"variant": variant, "seq_len": rows, "heads": heads, "head_dim": size}
+    return block | ({"states": states[0]} if states else {}) | {"dtype": element(a[values])}
 
 
 TARGET = Target(
@@ -152,9 +147,9 @@ TARGET = Target(
     work=work,
     written=lambda p: work(p).bytes // (_states(p) + 1),
     workload=Workload(
-        calls=(
-            EngineCall("flashinfer.cascade", "merge_state", _two, tells=("v_a",)),
-            EngineCall("flashinfer.cascade", "merge_states", _several, tells=("v",)),
+        calls=tuple(
+            EngineCall("flashinfer.cascade", name, partial(_called, name, values), tells=(values,))
+            for name, values in (("merge_state", "v_a"), ("merge_states", "v"))
         )
     ),
     prepare=prepare,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -285,13 +286,14 @@ def takes(entry: Entry) -> Block | None:
     return None
 
 
-_MODULE = "flashinfer.prefill"
-
-
-def _called(a: Params, keys: list[int]) -> Block:
-    """The point that an engine planned, by the arguments of plan() and the keys of each sequence."""
-    begins = a["qo_indptr"].tolist()
-    queries = [end - begin for begin, end in pairwise(begins)]
+def _called(layout: str, a: Params) -> Block:
+    """The point that an engine planned, by the arguments of plan()."""
+    queries = [end - begin for begin, end in pairwise(a["qo_indptr"].tolist())]
+    if layout == "paged":
+        table = (a["paged_kv_indptr"], a["paged_kv_last_page_len"], a["page_size"])
+        keys = cached_tokens(*table)
+    else:
+        keys = [end - begin for begin, end in pairwise(a["kv_indptr"].tolist())]
     cached = {key - query for key, query in zip(keys, queries, strict=True)}
     if len(cached) > 1:
         raise RefusedError("what is cached of its sequences is of several lengths")
@@ -299,22 +301,17 @@ def _called(a: Params, keys: list[int]) -> Block:
         raise RefusedError("it has a mask of its own")
     if a.get("head_dim_vo") not in (None, a["head_dim_qk"]):
         raise RefusedError("heads of keys and values of different sizes")
-    return of_lengths(queries, "seq_len") | {
-        **attention.called(a, "head_dim_qk"),
-        "cached": cached.pop(),
-        "causal": a.get("causal", False),
-        "backend": a["self"]._backend,
-    }
-
-
-def _paged_call(a: Params) -> Block:
-    keys = cached_tokens(a["paged_kv_indptr"], a["paged_kv_last_page_len"], a["page_size"])
-    return _called(a, keys) | {"layout": "paged", "page_size": a["page_size"]}
-
-
-def _ragged_call(a: Params) -> Block:
-    begins = a["kv_indptr"].tolist()
-    return _called(a, [end - begin for begin, end in pairwise(begins)]) | {"layout": "ragged"}
+    return (
+        of_lengths(queries, "seq_len")
+        | {
+            **attention.called(a, "head_dim_qk"),
+            "cached": cached.pop(),
+            "causal": a.get("causal", False),
+            "backend": a["self"]._backend,
+            "layout": layout,
+        }
+        | ({"page_size": a["page_size"]} if layout == "paged" else {})
+    )
 
 
 TARGET = Target(
@@ -359,9 +356,14 @@ TARGET = Target(
     part=lambda p: attention.part(p, "prefill", p["batch"] * p["seq_len"]) if p["causal"] else None,
     workload=Workload(
         takes=takes,
-        calls=(
-            EngineCall(_MODULE, "BatchPrefillWithPagedKVCacheWrapper.run", _paged_call, "plan"),
-            EngineCall(_MODULE, "BatchPrefillWithRaggedKVCacheWrapper.run", _ragged_call, "plan"),
+        calls=tuple(
+            EngineCall(
+                "flashinfer.prefill",
+                f"BatchPrefillWith{layout.capitalize()}KVCacheWrapper.run",
+                partial(_called, layout),
+                "plan",
+            )
+            for layout in ("paged", "ragged")
         ),
     ),
     rules=Rules(

@@ -127,7 +127,7 @@ def test_a_law_that_holds_is_found_and_a_faster_gpu_follows_from_it():
     one = replace(cases[0], cycle_ns=0.25, measured_us=None)
     twice = replace(one, dram_us=one.dram_us / 2, sm_us=one.sm_us / 2)
     expected = math.hypot(twice.dram_us / 0.7, twice.sm_us / 0.4) + 3.0 + 0.75
-    assert model.us(twice) == pytest.approx(expected, rel=0.01)
+    assert sum(model.parts(twice)) == pytest.approx(expected, rel=0.01)
 
 
 def test_intervals_cover_what_they_promise():
@@ -141,9 +141,9 @@ def test_a_point_is_predicted_by_the_others_and_a_kernel_that_was_not_measured_i
     cases = made()
     wrong = replace(cases[0], measured_us=100 * cases[0].measured_us)
     model = Model([wrong, *cases[1:]])
-    assert model.us(wrong, wrong.point) == pytest.approx(cases[0].measured_us, rel=0.01)
+    assert sum(model.parts(wrong, wrong.point)) == pytest.approx(cases[0].measured_us, rel=0.01)
     other = replace(cases[0], target="another")
-    assert model.us(other) is None and model.predict([other], model.residuals) == []
+    assert model.parts(other) is None and model.predict([other], model.residuals) == []
 
 
 def test_points_of_latency_have_an_interval_of_their_own():

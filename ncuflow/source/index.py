@@ -459,12 +459,9 @@ def version(root: Path) -> str | None:
     """FlashInfer's version: build metadata, the dist-info beside it, or the installed one."""
     if built := built_version(root):
         return built
-    infos = sorted(root.parent.glob("flashinfer_python-*.dist-info"))
-    return (
-        infos[0].name.split("-")[1].removesuffix(".dist")
-        if infos
-        else package_version("flashinfer-python")
-    )
+    for info in sorted(root.parent.glob("flashinfer_python-*.dist-info")):
+        return info.name.split("-")[1].removesuffix(".dist")
+    return package_version("flashinfer-python")
 
 
 def _read_of(node: ast.AST) -> tuple[ast.expr | None, ast.expr | None]:
@@ -481,9 +478,8 @@ def _read_of(node: ast.AST) -> tuple[ast.expr | None, ast.expr | None]:
 def _is_reader(function: ast.expr) -> bool:
     """os.getenv, os.environ.get and the like."""
     if isinstance(function, ast.Name):
-        return (
-            "env" in function.id
-        )  # getenv, and helpers such as parse_env_flags("FLASHINFER_EXTRA_CFLAGS")
+        # getenv, and helpers such as parse_env_flags("FLASHINFER_EXTRA_CFLAGS")
+        return "env" in function.id
     if not isinstance(function, ast.Attribute):
         return False
     return function.attr == "getenv" or (function.attr in READERS and _is_environ(function.value))

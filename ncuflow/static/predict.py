@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, exp, log
@@ -183,13 +183,9 @@ class Model:
         """Whether its kernel was measured: another one of its target says nothing of it."""
         return any((c.target, c.kernel) == (wanted.target, wanted.kernel) for c in self.measured)
 
-    def us(self, wanted: BoundedPoint, without: str | None = None) -> float | None:
-        """The time of a case, fitted to the others than the point `without`; None where its kernel was not measured."""
-        found = self._parts(wanted, without)
-        return sum(found) if found else None
-
-    def _parts(self, wanted: BoundedPoint, without: str | None) -> tuple[float, float] | None:
-        """(what the bounds take, the rest), µs."""
+    def parts(self, wanted: BoundedPoint, without: str | None = None) -> tuple[float, float] | None:
+        """(what the bounds take, the rest) of a case's time, µs, fitted to the others than the point `without`; None where its
+        kernel was not measured."""
         same = [c for c in self.measured if c.target == wanted.target and c.point != without]
         own = [c for c in same if c.kernel == wanted.kernel]
         chosen = own if len(own) >= FEWEST else same
@@ -210,7 +206,7 @@ class Model:
         self, others: Sequence[BoundedPoint], leave_out: bool = False
     ) -> list[Residual]:
         """The same of measured cases, of another recording or of this one."""
-        found = ((c, self._parts(c, c.point if leave_out else None)) for c in others)
+        found = ((c, self.parts(c, c.point if leave_out else None)) for c in others)
         return [
             Residual(parts[0] >= parts[1], log(c.measured_us / sum(parts)))
             for c, parts in found
@@ -219,38 +215,38 @@ class Model:
 
     def left_out(self) -> list[PredictedPoint]:
         """Each measured point as the others predict it, with the interval of all such predictions."""
-        return list(self._predictions(self.measured, self.residuals, 1.0, leave_out=True))
+        return self.predict(self.measured, self.residuals, leave_out=True)
 
     def predict(
-        self, wanted: Sequence[BoundedPoint], residuals: Sequence[Residual], wider: float = 1.0
-    ) -> list[PredictedPoint]:
-        """Times with intervals that cover COVERED of such residuals; points that it cannot predict are left out.
-
-        wider: times the width of the intervals, as a log.
-        """
-        return list(self._predictions(wanted, residuals, wider))
-
-    def _predictions(
         self,
         wanted: Sequence[BoundedPoint],
         residuals: Sequence[Residual],
-        wider: float,
+        wider: float = 1.0,
         leave_out: bool = False,
-    ) -> Iterator[PredictedPoint]:
+    ) -> list[PredictedPoint]:
+        """Times with intervals that cover COVERED of such residuals; points that it cannot predict are left out.
+
+        wider: times the width of the intervals, as a log; leave_out: each point is predicted by the others.
+        """
         factors = {kind: exp(wider * width_of(residuals, kind)) for kind in (True, False)}
+        found = []
         for c in wanted:
-            parts = self._parts(c, c.point if leave_out else None)
+            parts = self.parts(c, c.point if leave_out else None)
             if parts:
                 us, bounded = sum(parts), parts[0] >= parts[1]
                 low = max(us / factors[bounded], min(c.least_us, us))
-                yield PredictedPoint(
-                    point=c.point,
-                    us=us,
-                    low=low,
-                    high=us * factors[bounded],
-                    measured_us=c.measured_us,
-                    bounded=bounded,
+                high, measured = us * factors[bounded], c.measured_us
+                found.append(
+                    PredictedPoint(
+                        point=c.point,
+                        us=us,
+                        low=low,
+                        high=high,
+                        measured_us=measured,
+                        bounded=bounded,
+                    )
                 )
+        return found
 
 
 def width_of(residuals: Sequence[Residual], bounded: bool) -> float:
