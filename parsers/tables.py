@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError, model_validator
 
@@ -23,6 +23,9 @@ from ncuflow.io import BadInput, fault, opened, parsed, present, read_as, read_j
 from ncuflow.model import DEEP, PAIRS, REPORTS, SHARED, TABLES, Origin, Row, StoredOrigin
 from ncuflow.parquet import write_table
 from ncuflow.parsers import ncu
+
+if TYPE_CHECKING:
+    from ncuflow.parsers.nsys import Trace
 
 T = TypeVar("T")
 
@@ -147,7 +150,8 @@ def sides(content: Any) -> list[Row]:
 
 
 Tables = dict[str, list[Row]]
-NCU_TABLES = ("kernels", "metrics", "stalls", "breakdown", "rules", "lines")
+NCU_TABLES: tuple[str, ...] = ("kernels", "metrics", "stalls", "breakdown", "rules", "lines")
+NSYS_TABLES: tuple[str, ...] = ("timeline", "ranges")
 
 
 class Loss(BaseModel):
@@ -192,7 +196,8 @@ def collect(root: Path, batches: Iterable[Path]) -> Tables:
     folders = list(batches)
     captures = [capture for folder in folders for capture in _captures(folder)]
     _one_batch_per_point(folders)
-    reports = [capture for capture in captures if capture.tool != "trace"]
+    traces = [capture for capture in captures if capture.tool == "trace"]
+    reports = [capture for capture in captures if capture not in traces]
     longest_first = sorted(reports, key=lambda report: report.tool != DEEP)
 
     for folder in folders:
@@ -201,11 +206,12 @@ def collect(root: Path, batches: Iterable[Path]) -> Tables:
     requests = [ncu.Request(report.path, report.points) for report in longest_first]
     found = zip(longest_first, ncu.read_all(requests), strict=True)
     rows = {report: _rows(root, report, content) for report, content in found}
-    for capture in captures:
-        if capture.tool == "trace":
-            _read_trace(tables, root, capture)
-    for report in reports:
-        for name, more in rows[report].items():
+    for trace in traces:
+        from ncuflow.parsers import nsys  # with numpy: who keeps a recording goes without
+
+        rows[trace] = _rows(root, trace, nsys.read(trace.path, trace.points))
+    for capture in [*traces, *reports]:
+        for name, more in rows[capture].items():
             tables[name] += more
     return _of_right_points(tables)
 
@@ -213,9 +219,9 @@ def collect(root: Path, batches: Iterable[Path]) -> Tables:
 def _of_right_points(tables: Tables) -> Tables:
     """The tables without what profilers, which may come before the timing, say of points that it did not find right."""
     bad = {row["point"] for row in tables["timing"] if not row["run"] and row["status"] != "ok"}
-    profiled = (*NCU_TABLES, "timeline", "ranges")
     return tables | {
-        name: [row for row in tables[name] if row["point"] not in bad] for name in profiled
+        name: [row for row in tables[name] if row["point"] not in bad]
+        for name in (*NCU_TABLES, *NSYS_TABLES)
     }
 
 
@@ -333,12 +339,17 @@ def _record(folder: Path, tool: str) -> CaptureRecord:
     return read_as(path, CaptureRecord, "a capture record")
 
 
-def _rows(root: Path, capture: BatchReport, report: ncu.Report) -> Tables:
-    """What a report adds to each table."""
-    _same_kernels(capture.path, Counter(k["point"] for k in report.kernels), capture.record)
+def _rows(root: Path, capture: BatchReport, content: ncu.Report | Trace) -> Tables:
+    """What a report or a trace adds to each table."""
+    if isinstance(content, ncu.Report):
+        kernels, names = content.kernels, NCU_TABLES
+    else:
+        kernels = [row for row in content.timeline if row["kind"] == "kernel"]
+        names = NSYS_TABLES
+    _same_kernels(capture.path, Counter(k["point"] for k in kernels), capture.record)
     key = _key(root, capture.path)
-    found = {name: [key | row for row in getattr(report, name)] for name in NCU_TABLES}
-    said = [*capture.record.notes, *report.problems]
+    found = {name: [key | row for row in getattr(content, name)] for name in names}
+    said = [*capture.record.notes, *content.problems]
     return found | {"captures": [key | _capture(capture.tool, capture.record.origin, said)]}
 
 
@@ -355,19 +366,6 @@ def _same_kernels(path: Path, found: Counter[str | None], record: CaptureRecord)
             of = point or "no point"
             what = f"{found[point]} kernels of {of}, but its capture record says {counted.get(point, 0)}"
             raise BadInput(path, what)
-
-
-def _read_trace(tables: Tables, root: Path, capture: BatchReport) -> None:
-    from ncuflow.parsers import nsys  # with numpy: who keeps a recording goes without
-
-    trace = nsys.read(capture.path, capture.points)
-    kernels = Counter(row["point"] for row in trace.timeline if row["kind"] == "kernel")
-    _same_kernels(capture.path, kernels, capture.record)
-    key = _key(root, capture.path)
-    said = [*capture.record.notes, *trace.problems]
-    tables["captures"].append(key | _capture(capture.tool, capture.record.origin, said))
-    tables["timeline"] += [key | row for row in trace.timeline]
-    tables["ranges"] += [key | row for row in trace.ranges]
 
 
 def write(tables: Tables, out: Path) -> None:

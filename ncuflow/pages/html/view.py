@@ -133,6 +133,7 @@ def main_block(view: View) -> JsonObject:
 
 def _report(report: ReportView) -> JsonObject:
     shown = [kernel.longest_launch for kernel in report.kernels]
+    listed = [_listed(report, kernel) for kernel in report.kernels]
     return {
         "file": report.file,
         "tool": report.tool,
@@ -141,16 +142,10 @@ def _report(report: ReportView) -> JsonObject:
         "problems": report.problems,
         "lacks": report.missing,
         "nvtx": [_node(node) for node in report.nvtx],
-        "kernels": columns([_listed(report, kernel) for kernel in report.kernels], LIST)
+        "kernels": columns(listed, listed[0] if listed else ())
         | {"label": labels(report.kernels)}
         | columns([launch.kernel["metrics"] for launch in shown], LISTED),
     }
-
-
-LIST = (
-    "name", "demangled", "n", "duration", "values", "index", "words", "kind", "nature", "limiter", "room", "grid",
-    "block", "smem", "stall", "problems", "failed", "code", "counters",
-)  # fmt: skip
 
 
 def _listed(report: ReportView, kernel: KernelView) -> JsonObject:

@@ -19,8 +19,8 @@ from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
 from markupsafe import Markup
 
-from ncuflow.evidence.provenance import TIERS, named, one_line
-from ncuflow.findings.limiter import CEILING, DRAW, LATENCY, label, words
+from ncuflow.evidence.provenance import named, one_line
+from ncuflow.findings.limiter import CEILING, LATENCY, label, words
 from ncuflow.findings.noise import CONFIDENCE, FASTER
 from ncuflow.format import MISSING, Struck, micro, number, pct, percent, si, with_unit
 from ncuflow.model import SOFTWARE, Measurement
@@ -223,9 +223,7 @@ def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
         "one_line": lambda p: cell(one_line(p)),
         "named": named,
         "SOFTWARE": SOFTWARE,
-        "TIERS": TIERS,
         "CEILING": CEILING,
-        "DRAW": DRAW,
         "LATENCY": LATENCY,
         "CONFIDENCE": CONFIDENCE,
         "FASTER": FASTER,
