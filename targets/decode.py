@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ncuflow.target import attention, attention_launches
+from ncuflow.target import attention, attention_launches, workload
 from ncuflow.target.attention import LENGTHS, lengths, plan_info
 from ncuflow.target.contract import (
     Choice,
@@ -19,17 +19,6 @@ from ncuflow.target.inputs import FP8, ITEMSIZE, TOLERANCE, PageTable, page_tabl
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, captured
 from ncuflow.target.rules import Rules
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable, symbols
-from ncuflow.target.workload import (
-    BACKENDS,
-    Block,
-    Definition,
-    EngineCall,
-    Entry,
-    Routine,
-    Workload,
-    cached_tokens,
-    of_lengths,
-)
 
 GROUPS = (1, 2, 3, 4, 8)  # query heads per KV head that the CUDA-core kernel is built for
 _BACKENDS = (attention.FA3, attention.TRTLLM_GEN, attention.CUTE_DSL, attention.CUDNN)
@@ -166,26 +155,26 @@ def modules(p: Params) -> list[Any]:
     return [gen_batch_decode_module(*attention.arguments(p))]
 
 
-def takes(entry: Entry) -> Block | None:
+def takes(entry: workload.Entry) -> workload.Block | None:
     """A case of a workload as a block of the sweep; None for one of another kernel."""
     match entry:
-        case Routine("BatchDecodeWithPagedKVCacheWrapper"):
+        case workload.Routine("BatchDecodeWithPagedKVCacheWrapper"):
             entry.only(s_qo=1)
-            block, chosen = entry.attention("kv_len"), entry.backend(("fa2_tc", *BACKENDS))
+            block, chosen = entry.attention("kv_len"), entry.backend(("fa2_tc", *workload.BACKENDS))
             if chosen == "fa2":
                 return block | {"cores": "cuda"}
             return block | {"cores": "tensor", "backend": chosen.removesuffix("_tc")}
-        case Definition("gqa_paged_decode"):
+        case workload.Definition("gqa_paged_decode"):
             block = entry.heads() | {"cores": "tensor", "dtype": entry.element}
             return block | entry.pages("kv_len")
     return None
 
 
-def called(a: Params) -> Block:
+def called(a: Params) -> workload.Block:
     """The point that an engine planned, by the arguments of plan()."""
-    found = cached_tokens(a["indptr"], a["last_page_len"], a["page_size"])
+    found = workload.cached_tokens(a["indptr"], a["last_page_len"], a["page_size"])
     tensor = getattr(a["self"], "use_tensor_cores", a["self"]._use_tensor_cores)
-    return of_lengths(found, "kv_len") | {
+    return workload.of_lengths(found, "kv_len") | {
         **attention.called(a, "head_dim"),
         "page_size": a["page_size"],
         "cores": "tensor" if tensor else "cuda",
@@ -273,9 +262,9 @@ TARGET = Target(
     written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],
     prepare=prepare,
     part=lambda p: attention.part(p, "decode", p["batch"]),
-    workload=Workload(
+    workload=workload.Workload(
         takes=takes,
-        calls=(EngineCall("flashinfer.decode", f"{_NAME}.run", called, plan="plan"),),
+        calls=(workload.EngineCall("flashinfer.decode", f"{_NAME}.run", called, plan="plan"),),
     ),
     rules=Rules(
         launches=attention_launches.decode_launches,

@@ -10,23 +10,12 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from ncuflow.target import attention, reference
+from ncuflow.target import attention, reference, workload
 from ncuflow.target.attention import FA3, LENGTHS, lengths, plan_info
 from ncuflow.target.contract import Choice, Opportunity, Target, Work, uneven
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, PageTable, page_table, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.source import Backend, Build, Jit, Source, Symbol, no_backend
-from ncuflow.target.workload import (
-    Block,
-    Definition,
-    EngineCall,
-    Entry,
-    RefusedError,
-    Routine,
-    Workload,
-    element,
-    of_lengths,
-)
 
 LATENT, POSITION = 512, 64  # elements per token: DeepSeek's, the ones that FlashInfer is built for
 SCALE = 1 / math.sqrt(128 + POSITION)  # of a head of 128 elements before its projection is absorbed
@@ -140,22 +129,22 @@ def _reference(
     return torch.cat(parts).flatten(0, 1)
 
 
-def takes(entry: Entry) -> Block | None:
+def takes(entry: workload.Entry) -> workload.Block | None:
     """A case of a workload as a block of the sweep; None for one of another kernel."""
     match entry:
-        case Routine("BatchMLAPagedAttentionWrapper"):
+        case workload.Routine("BatchMLAPagedAttentionWrapper"):
             entry.only(head_dim_ckv=LATENT, head_dim_kpe=POSITION)
             block = entry.numbers(heads="num_qo_heads") | entry.sequences("kv_len")
             block |= {"q_len": entry.number("s_qo", 1)}
             return block | {"backend": entry.backend()}
-        case Definition("mla_paged_decode", sizes):
+        case workload.Definition("mla_paged_decode", sizes):
             if (sizes.get("ckv", LATENT), sizes.get("kpe", POSITION)) != (LATENT, POSITION):
-                raise RefusedError(f"only heads of {LATENT} and {POSITION} are measured")
+                raise workload.RefusedError(f"only heads of {LATENT} and {POSITION} are measured")
             return entry.sized(heads="h") | {"dtype": entry.element} | entry.pages("kv_len")
     return None
 
 
-def called(a: Params) -> Block:
+def called(a: Params) -> workload.Block:
     """The point that an engine planned, by the arguments of plan(), or what it has of them as its metadata."""
     said = {**a, **vars(a["metadata"])} if a.get("metadata") is not None else a
     dense = said.get("qo_indptr") is None
@@ -163,14 +152,14 @@ def called(a: Params) -> Block:
     tokens = said["seq_lens" if dense else "kv_len_arr"]
     queries = {b - a for a, b in pairwise(begins.tolist())}
     if len(queries) != 1:
-        raise RefusedError("its sequences have unlike numbers of queries")
+        raise workload.RefusedError("its sequences have unlike numbers of queries")
     if (a.get("head_dim_ckv") or LATENT, a.get("head_dim_kpe") or POSITION) != (LATENT, POSITION):
-        raise RefusedError(f"only heads of {LATENT} and {POSITION} are measured")
-    return of_lengths(tokens.tolist(), "kv_len") | {
+        raise workload.RefusedError(f"only heads of {LATENT} and {POSITION} are measured")
+    return workload.of_lengths(tokens.tolist(), "kv_len") | {
         "heads": a["num_heads"],
         "q_len": queries.pop(),
         "page_size": a["page_size"],
-        "dtype": element(a["q_data_type"]),
+        "dtype": workload.element(a["q_data_type"]),
         "backend": backend if (backend := a["self"]._backend) in ("fa2", "fa3") else "auto",
     }
 
@@ -211,9 +200,13 @@ TARGET = Target(
     work=work,
     written=lambda p: p["batch"] * p["q_len"] * p["heads"] * LATENT * ITEMSIZE[p["dtype"]],
     prepare=prepare,
-    workload=Workload(
+    workload=workload.Workload(
         takes=takes,
-        calls=(EngineCall("flashinfer.mla._batch_mla._wrapper", _WRAPPER, called, plan="plan"),),
+        calls=(
+            workload.EngineCall(
+                "flashinfer.mla._batch_mla._wrapper", _WRAPPER, called, plan="plan"
+            ),
+        ),
     ),
     build=Build(jit=(Jit("mla", _GETTER, module_arguments, {"backend": "fa2"}),)),
     source=Source(

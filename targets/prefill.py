@@ -7,7 +7,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ncuflow.target import attention, attention_launches, reference
+from ncuflow.target import attention, attention_launches, reference, workload
 from ncuflow.target.attention import FA3, LENGTHS, lengths, plan_info
 from ncuflow.target.contract import Choice, Opportunity, Option, Target, Work, uneven
 from ncuflow.target.inputs import (
@@ -22,17 +22,6 @@ from ncuflow.target.inputs import (
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, Written, capability
 from ncuflow.target.rules import Host, LaunchConfig, Rules
 from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
-from ncuflow.target.workload import (
-    Block,
-    Definition,
-    EngineCall,
-    Entry,
-    RefusedError,
-    Routine,
-    Workload,
-    cached_tokens,
-    of_lengths,
-)
 
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
 _BACKENDS = (FA3, *attention.OTHERS)
@@ -266,43 +255,43 @@ def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
     )
 
 
-def takes(entry: Entry) -> Block | None:
+def takes(entry: workload.Entry) -> workload.Block | None:
     """A case of a workload as a block of the sweep; None for one of another kernel."""
     match entry:
-        case Routine(name) if name.startswith("BatchPrefillWith"):
+        case workload.Routine(name) if name.startswith("BatchPrefillWith"):
             block = entry.attention("seq_len") | {"causal": "causal" in entry.options}
             block["seq_len"], cached = entry.number("s_qo"), block["seq_len"] - entry.number("s_qo")
             if cached < 0 or (cached and "lengths" in block):
-                raise RefusedError(
+                raise workload.RefusedError(
                     "queries without keys of their own, and uneven lengths, are measured by no target"
                 )
             block |= {"cached": cached} if cached else {}
             layout = "paged" if "Paged" in name else "ragged"
             return block | {"layout": layout, "backend": entry.backend()}
-        case Definition(kind) if kind.startswith(("gqa_paged_prefill", "gqa_ragged")):
+        case workload.Definition(kind) if kind.startswith(("gqa_paged_prefill", "gqa_ragged")):
             causal = "prefill" not in kind or "causal" in kind or kind == "gqa_paged_prefill"
             block = {"layout": kind.split("_")[1], "backend": "auto", "causal": causal}
             return entry.heads() | block | {"dtype": entry.element} | entry.prompts("seq_len")
     return None
 
 
-def _called(layout: str, a: Params) -> Block:
+def _called(layout: str, a: Params) -> workload.Block:
     """The point that an engine planned, by the arguments of plan()."""
     queries = [end - begin for begin, end in pairwise(a["qo_indptr"].tolist())]
     if layout == "paged":
         table = (a["paged_kv_indptr"], a["paged_kv_last_page_len"], a["page_size"])
-        keys = cached_tokens(*table)
+        keys = workload.cached_tokens(*table)
     else:
         keys = [end - begin for begin, end in pairwise(a["kv_indptr"].tolist())]
     cached = {key - query for key, query in zip(keys, queries, strict=True)}
     if len(cached) > 1:
-        raise RefusedError("what is cached of its sequences is of several lengths")
+        raise workload.RefusedError("what is cached of its sequences is of several lengths")
     if a.get("custom_mask") is not None or a.get("packed_custom_mask") is not None:
-        raise RefusedError("it has a mask of its own")
+        raise workload.RefusedError("it has a mask of its own")
     if a.get("head_dim_vo") not in (None, a["head_dim_qk"]):
-        raise RefusedError("heads of keys and values of different sizes")
+        raise workload.RefusedError("heads of keys and values of different sizes")
     return (
-        of_lengths(queries, "seq_len")
+        workload.of_lengths(queries, "seq_len")
         | {
             **attention.called(a, "head_dim_qk"),
             "cached": cached.pop(),
@@ -354,10 +343,10 @@ TARGET = Target(
     written=lambda p: sum(lengths(p, "seq_len")) * p["qo_heads"] * p["head_dim"] * _itemsizes(p)[1],
     prepare=prepare,
     part=lambda p: attention.part(p, "prefill", p["batch"] * p["seq_len"]) if p["causal"] else None,
-    workload=Workload(
+    workload=workload.Workload(
         takes=takes,
         calls=tuple(
-            EngineCall(
+            workload.EngineCall(
                 "flashinfer.prefill",
                 f"BatchPrefillWith{layout.capitalize()}KVCacheWrapper.run",
                 partial(_called, layout),

@@ -8,22 +8,12 @@ from itertools import product
 from math import ceil
 from typing import Any
 
-from ncuflow.target import reference
+from ncuflow.target import reference, workload
 from ncuflow.target.contract import CALL_TIMES, Choice, Opportunity, StepPart, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, LaunchSignature, Rules, UnsaidError
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
-from ncuflow.target.workload import (
-    Block,
-    Definition,
-    EngineCall,
-    Entry,
-    RefusedError,
-    Routine,
-    Workload,
-    element,
-)
 
 _FUNCTIONS = {
     "rope": "apply_rope",
@@ -263,10 +253,10 @@ def _split(
     return best, costs[best]
 
 
-def takes(entry: Entry) -> Block | None:
+def takes(entry: workload.Entry) -> workload.Block | None:
     """A case of a workload as a block of the sweep; None for one of another kernel."""
     match entry:
-        case Routine(name) if variant := _BY_FUNCTION.get(name.removesuffix("_inplace")):
+        case workload.Routine(name) if variant := _BY_FUNCTION.get(name.removesuffix("_inplace")):
             batch = entry.number("batch_size")
             return {
                 "variant": variant,
@@ -278,7 +268,7 @@ def takes(entry: Entry) -> Block | None:
                 "dtype": entry.dtype("input_dtype"),
                 "style": "interleaved" if "interleave" in entry.options else "neox",
             }
-        case Definition(kind, {"q": qo_heads, "k": kv_heads, "d": head_dim}) if (
+        case workload.Definition(kind, {"q": qo_heads, "k": kv_heads, "d": head_dim}) if (
             variant := _BY_DEFINITION.get(kind.removesuffix("_inplace"))
         ):
             return {
@@ -299,13 +289,13 @@ _INPLACE = Symbol("apply_rope_with_cos_sin_cache_inplace", "rope.py")
 _TELLS = ("q", "k", "query", "key", "head_size", "rotary_dim", "is_neox", "interleave", "indptr")
 
 
-def _called(variant: str, inplace: bool, a: Params) -> Block:
+def _called(variant: str, inplace: bool, a: Params) -> workload.Block:
     """The point that an engine called, by its arguments."""
     cached = variant == "cos_sin_cache"
     q, k = (a[name] for name in (("query", "key") if cached else ("q", "k")))
     size = a["head_size"] if cached else q.shape[-1]
     if a.get("rotary_dim") not in (None, size):
-        raise RefusedError("a part of each head is rotated")
+        raise workload.RefusedError("a part of each head is rotated")
     interleaved = not a.get("is_neox", True) if cached else a.get("interleave", False)
     batch = {} if "indptr" not in a else {"batch": a["indptr"].shape[0] - 1}
     return {
@@ -315,7 +305,7 @@ def _called(variant: str, inplace: bool, a: Params) -> Block:
         "qo_heads": q[0].numel() // size,
         "kv_heads": k[0].numel() // size,
         "head_dim": size,
-        "dtype": element(q),
+        "dtype": workload.element(q),
         "style": "interleaved" if interleaved else "neox",
         **batch,
     }
@@ -353,10 +343,10 @@ TARGET = Target(
     written=lambda p: _elements(p) * ITEMSIZE[p["dtype"]],
     prepare=prepare,
     part=lambda p: StepPart("rope", p["tokens"], None, p["qo_heads"], p["kv_heads"], p["head_dim"]),
-    workload=Workload(
+    workload=workload.Workload(
         takes=takes,
         calls=tuple(
-            EngineCall(
+            workload.EngineCall(
                 "flashinfer.rope",
                 f"{function}{suffix}",
                 partial(_called, variant, bool(suffix)),
