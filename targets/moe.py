@@ -16,6 +16,7 @@ from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.inputs import FP8, TOLERANCE, scaled
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor
+from ncuflow.target.rules import Rules
 from ncuflow.target.source import (
     Backend,
     Build,
@@ -26,6 +27,7 @@ from ncuflow.target.source import (
     no_backend,
     rival,
 )
+from ncuflow.target.workload import OPEN, Block, EngineCall, RefusedError, Workload, element
 
 BLOCK = 128  # elements of a row, and rows of a weight, that share a scale in fp8
 # Activations are rounded to fp8 before each product, by up to 6 %, 3 % in the mean square: once more than of a single product.
@@ -370,6 +372,53 @@ def modules(p: Params) -> list[Any]:
     return []
 
 
+_TENSORS = {  # of each function: tokens, the experts of each, gate and up
+    "cutlass_fused_moe": ("input", "token_selected_experts", "fc1_expert_weights"),
+    "cute_dsl_fused_moe_bf16": ("x", "token_selected_experts", "w1_weight"),
+    "mono_moe": ("activations_in", "router_logits", "expert_weights_up"),
+    "trtllm_fp8_block_scale_routed_moe": ("hidden_states", "topk_ids", "gemm1_weights"),
+}
+_PLACES = {
+    "cutlass_fused_moe": ("core", "cutlass"),
+    "cute_dsl_fused_moe_bf16": ("cute_dsl.sm90_fused_moe", "cute-dsl"),
+    "mono_moe": ("monomoe", "mono"),
+    "trtllm_fp8_block_scale_routed_moe": ("core", "trtllm-gen"),
+}
+_SAYS = (
+    "top_k",
+    "ep_size",
+    "num_experts",
+    "local_num_experts",
+    "activation_type",
+    "use_deepseek_fp8_block_scale",
+)
+_SWIGLU = 3  # FlashInfer's ActivationType
+
+
+def _called(name: str, a: Params) -> Block:
+    """The point that an engine called, but for how tokens fall on experts, which its tensors on the GPU have."""
+    tokens, routed, weights = (a[one] for one in _TENSORS[name])
+    first = routed[0] if isinstance(routed, (tuple, list)) else routed
+    experts, inner, hidden = weights.shape
+    dtype = FP8 if "float8_e4m3" in str(weights.dtype) else element(weights)
+    if dtype not in ITEMS or (dtype == FP8 and not a.get("use_deepseek_fp8_block_scale", True)):
+        raise RefusedError(f"weights of {weights.dtype} are measured by no target")
+    if a.get("ep_size", 1) != 1 or a.get("local_num_experts") not in (None, experts):
+        raise RefusedError("its experts are on several GPUs")
+    if a.get("activation_type", _SWIGLU) != _SWIGLU:
+        raise RefusedError("its activation is no SwiGLU")
+    return {
+        "tokens": tokens.shape[0],
+        "experts": experts,
+        "top_k": a.get("top_k") or first.shape[1],
+        "hidden": hidden,
+        "intermediate": inner // 2,
+        "dtype": dtype,
+        "spread": OPEN,
+        "backend": _PLACES[name][1],
+    }
+
+
 TARGET = Target(
     name="moe",
     title="Mixture of experts",
@@ -405,6 +454,18 @@ TARGET = Target(
     ),
     work=work,
     written=lambda p: 2 * p["tokens"] * p["hidden"],
+    workload=Workload(
+        calls=tuple(
+            EngineCall(
+                f"flashinfer.fused_moe.{module}",
+                name,
+                partial(_called, name),
+                tells=(*_TENSORS[name], *_SAYS),
+            )
+            for name, (module, _) in _PLACES.items()
+        )
+    ),
+    rules=Rules(whole=True),
     prepare=prepare,
     build=Build(
         generate=modules,

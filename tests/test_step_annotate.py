@@ -19,6 +19,7 @@ from ncuflow.step.annotate import replayed
 from ncuflow.step.shapes import of_range
 from ncuflow.sweep.points import read_points
 from ncuflow.target.contract import known, load
+from ncuflow.target.workload import OPEN, RefusedError
 
 # Enough of torch that a call can be in a range: what was pushed is printed, and so is what was called in it.
 TORCH = """
@@ -345,8 +346,8 @@ def test_every_kernel_of_a_step_has_a_call_that_is_wrapped() -> None:
 
 def test_points_of_calls_are_points_of_their_targets() -> None:
     class T:
-        def __init__(self, *shape: int, values: Any = ()) -> None:
-            self.shape, self.dtype, self.values = shape, "torch.bfloat16", list(values)
+        def __init__(self, *shape: int, values: Any = (), of: str = "torch.bfloat16") -> None:
+            self.shape, self.dtype, self.values = shape, of, list(values)
 
         def __getitem__(self, _: int) -> T:
             return T(*self.shape[1:])
@@ -358,6 +359,7 @@ def test_points_of_calls_are_points_of_their_targets() -> None:
             return self.values
 
     found = {}
+    eight = "torch.float8_e4m3fn"
     arguments = {
         "append_paged_kv_cache": {"append_key": T(64, 8, 128), "kv_indptr": T(33), "paged_kv_cache": T(9, 2, 16, 8, 128)},
         "apply_rope_with_cos_sin_cache_inplace": {"query": T(64, 4096), "key": T(64, 1024), "head_size": 128},
@@ -368,6 +370,18 @@ def test_points_of_calls_are_points_of_their_targets() -> None:
         "merge_states": {"v": T(64, 4, 32, 128)},
         "linear": {"input": T(2, 32, 4096), "weight": T(6144, 4096)},
         "mm_bf16": {"a": T(64, 4096), "b": T(4096, 6144), "backend": "cudnn"},
+        "cutlass_fused_moe": {
+            "input": T(64, 4096), "token_selected_experts": T(64, 2), "fc1_expert_weights": T(8, 28672, 4096), "ep_size": 1,
+            "activation_type": 3,
+        },
+        "mono_moe": {
+            "activations_in": T(4, 2048), "router_logits": T(4, 256), "expert_weights_up": T(256, 1024, 2048, of=eight),
+            "top_k": 8,
+        },
+        "trtllm_fp8_block_scale_routed_moe": {
+            "hidden_states": T(16, 7168), "topk_ids": (T(16, 8), T(16, 8)), "gemm1_weights": T(256, 4096, 7168, of=eight),
+            "num_experts": 256, "local_num_experts": 256, "top_k": 8, "activation_type": 3,
+        },
         "BatchMLAPagedAttentionWrapper.run": {
             "self": SimpleNamespace(_backend="fa3"), "qo_indptr": T(3, values=[0, 1, 2]), "kv_len_arr": T(2, values=[512, 512]),
             "num_heads": 16, "head_dim_ckv": 512, "head_dim_kpe": 64, "page_size": 64, "q_data_type": "torch.bfloat16",
@@ -376,7 +390,7 @@ def test_points_of_calls_are_points_of_their_targets() -> None:
     for target in known().values():
         for call in target.workload.calls:
             if call.name in arguments:
-                made = call.params(arguments[call.name])
+                made = {k: v for k, v in call.params(arguments[call.name]).items() if v != OPEN}
                 found[call.name] = target.point_id(target.completed(made)).partition("/")[2]
     assert found == {
         "append_paged_kv_cache": "kv_B32_L2_K8_D128_P16_bf16",
@@ -388,5 +402,20 @@ def test_points_of_calls_are_points_of_their_targets() -> None:
         "merge_states": "merge_states_n4_S64_H32_D128_bf16",
         "linear": "mm_cublaslt_M64_N6144_K4096_bf16",
         "mm_bf16": "mm_cudnn_M64_N6144_K4096_bf16",
+        "cutlass_fused_moe": "cutlass_T64_E8k2_H4096_I14336_bf16_even",
+        "mono_moe": "mono_T4_E256k8_H2048_I512_fp8_even",
+        "trtllm_fp8_block_scale_routed_moe": "trtllm_gen_T16_E256k8_H7168_I2048_fp8_even",
         "BatchMLAPagedAttentionWrapper.run": "B2_L512_H16_P64_bf16_fa3",
     }
+
+
+@pytest.mark.parametrize(
+    ("said", "why"), [({"ep_size": 4}, "several GPUs"), ({"activation_type": 6}, "SwiGLU")]
+)
+def test_experts_that_no_target_measures_are_refused(said: dict[str, int], why: str) -> None:
+    tensor = SimpleNamespace(shape=(64, 4096), dtype="torch.bfloat16")
+    weights = SimpleNamespace(shape=(8, 28672, 4096), dtype="torch.bfloat16")
+    given = {"input": tensor, "token_selected_experts": tensor, "fc1_expert_weights": weights}
+    (call,) = [one for one in load("moe").workload.calls if one.name == "cutlass_fused_moe"]
+    with pytest.raises(RefusedError, match=why):
+        call.params(given | said)

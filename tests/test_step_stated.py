@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from conftest import some
-from engine_trace import LAYERS, MadeTrace, decode_step, layers
+from engine_trace import GEMM, LAYERS, MadeTrace, decode_step, layers
+from engine_trace import NORM as NORMS
 
 from ncuflow.step import trace as steps
 from ncuflow.step.record import KernelOfStep, StepAnswer
@@ -101,3 +102,31 @@ def test_a_replay_s_range_is_no_step_of_its_own(tmp_path: Path) -> None:
         layers(trace, 32, "void attention()", (1, 1, 1), (32, 1, 1), 0)
     found = steps.step(trace.write(tmp_path / "trace.json"))
     assert "ranges" not in found.found_by
+
+
+def test_a_call_of_experts_is_held_against_the_roof_as_a_whole(tmp_path: Path) -> None:
+    """Its products have no names of their own. How tokens fall on experts no call tells: the roof is between the two ends."""
+    trace = MadeTrace()
+    text = "moe(tokens=16, experts=8, top_k=2, hidden=4096, intermediate=14336, dtype=bf16, spread=?, backend=cutlass)"
+    parts = ("cub::DeviceRadixSort", "expandInputRowsKernel", GEMM, "doGatedActivationKernel", GEMM)
+    for number in range(3):
+        trace.at += 50
+        trace.kernel(NORMS, 4, (16, 1, 1), (32, 16, 1), shared=16448)
+        begin = trace.at
+        for name in parts:
+            trace.kernel(name, 200, (132, 1, 1), (384, 1, 1))
+        trace.range(text, begin - 6, trace.at - 202)
+        trace.kernel(GEMM, 30, (48, 2, 1), (384, 1, 1))
+        trace.range(f"decode step {number}", begin - 12, trace.at)
+    (group,) = steps.step(trace.write(tmp_path / "trace.json")).groups
+    first, *rest = sorted(
+        (row for row in group.kernels if row.time_us > 100), key=lambda row: row.roof is None
+    )
+    assert [row.shape.refusal for row in rest] == ["it finishes the call before it"] * 3
+    assert {one["spread"] for one in first.shape.candidates} == {"even", "zipf", "one"}
+    # weights of two or of all eight experts, in the 1000 us of the whole call
+    low, high = first.roof.bytes
+    assert low == pytest.approx(high / 4, rel=0.02) and high > 8 * 3 * 4096 * 14336 * 2
+    assert first.roof.percent[1] == pytest.approx(high / 1000e-6 / 3.35e12 * 100, rel=0.2)
+    (other,) = [row for row in group.kernels if row.time_us < 100 and row.family == "GEMM"]
+    assert other.shape is None or not other.shape.candidates

@@ -503,11 +503,13 @@ def workload(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """By target, the points that the processes of a command called, as points.json has them, and how often: most called first."""
     from ncuflow.sweep.points import expand
     from ncuflow.target.contract import known
+    from ncuflow.target.workload import OPEN
 
     counts: Counter[tuple[str, str]] = Counter()
     params: dict[tuple[str, str], Any] = {}
     for path in sorted(folder.glob("*.json")):
         for name, own, n in json.loads(path.read_text(encoding="utf-8")):
+            own = {key: value for key, value in own.items() if value != OPEN}
             try:
                 (whole,) = expand([own], known()[name].parameters, known()[name].choices)
             except ValueError:  # a head dimension, for one, that the target does not measure

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from ncuflow.target.rules import (
     PartError,
     UnsaidError,
 )
+from ncuflow.target.workload import OPEN
 
 # Names that others wrote may be as long as they like: each word is looked at once.
 RANGE = re.compile(r"\b(?P<target>\w++)\((?P<params>\w++=[^()]*+)\)")
@@ -41,6 +43,7 @@ NONE: Stated = ("", "")
 REDUCES = re.compile(r"split_?k_?reduce", re.IGNORECASE)  # of a product that cuBLAS splits along k
 NESTED = 4  # ranges that state a shape, around a call
 IN_RANGE, IN_CAPTURE = "a range around the launch", "the capture of its graph"
+CONTINUED = "the range of a call that launched more before"
 
 
 @dataclass(frozen=True)
@@ -122,14 +125,17 @@ def of_range(text: str, source: str = IN_RANGE) -> Shape | None:
         words = [word.partition("=") for word in match["params"].split(",")]
         params = {name.strip(): _read(value.strip()) for name, _, value in words}
         own = {name: value for name, value in params.items() if name in target.parameters}
-        return Shape(target, (own,), source)
+        unsaid = [name for name, value in own.items() if value == OPEN and name in target.choices]
+        left = {name: target.choices[name] for name in unsaid}
+        each = product(*left.values())
+        return Shape(target, tuple(own | dict(zip(left, one, strict=True)) for one in each), source)
     return None
 
 
 def is_of(one: Launched, stated: Shape) -> bool:
     """Whether a kernel may be of the call that states a shape: of its target, or of a library with names of its own."""
     targets = kernelname.targets_of(kernelname.decode(one.name).name)
-    if stated.target in targets:
+    if stated.target in targets or (stated.target and stated.target.rules.whole):
         return True
     if targets or stated.target is None:
         return False
@@ -305,27 +311,37 @@ class Ranges:
     def of(self, rows: Ints) -> list[Stated]:
         """For each row, in the order of their starts, the innermost range around its call; of a graph's node the range that its
         call had in the capture."""
-        found, replays = [], defaultdict[tuple[str, int], list[int]](list)
-        calls, keys = (self.timeline.rows[name][rows].tolist() for name in ("call", "key"))
+        found, replays, begun = [], defaultdict[tuple[str, int], list[int]](list), set[int]()
+        calls, keys, whats = (
+            self.timeline.rows[name][rows].tolist() for name in ("call", "key", "what")
+        )
         for place, (call, key) in enumerate(zip(calls, keys, strict=True)):
-            text = self._around(call)
+            at = self._around(call)
+            text = self.timeline.texts[int(self._names[at])] if at >= 0 else ""
             if text.startswith(REPLAY):
                 replays[text, key].append(place)
                 text = ""
-            found.append((text, IN_RANGE) if text else NONE)
-        whats = self.timeline.rows["what"][rows].tolist()
+            source = CONTINUED if at in begun else IN_RANGE
+            if self.timeline.kinds[whats[place]].kind == KERNEL and is_whole(of_range(text)):
+                begun.add(at)
+            found.append((text, source) if text else NONE)
         for (text, _), places in replays.items():
             kinds = [self.timeline.kinds[whats[place]] for place in places]
             for place, stated in zip(places, nodes(text, kinds), strict=True):
                 found[place] = (stated, IN_CAPTURE) if stated else NONE
         return found
 
-    def _around(self, call: int) -> str:
+    def _around(self, call: int) -> int:
         place = int(np.searchsorted(self._starts, call, "right")) - 1 if call >= 0 else -1
         for one in range(place, max(-1, place - NESTED), -1):
             if self._ends[one] >= call:
-                return self.timeline.texts[int(self._names[one])]
-        return ""
+                return one
+        return -1
+
+
+def is_whole(stated: Shape | None) -> bool:
+    """Whether the kernels of such a call are held together by its range alone."""
+    return stated is not None and stated.target is not None and stated.target.rules.whole
 
 
 def nodes(text: str, kinds: Sequence[Launched]) -> Iterator[str]:
@@ -335,7 +351,7 @@ def nodes(text: str, kinds: Sequence[Launched]) -> Iterator[str]:
     stated: dict[str, Shape] = {}
     for one in replayed(text):
         shape = of_range(one)
-        if shape is not None and shape.target is not None:
+        if shape is not None and shape.target is not None and not is_whole(shape):
             calls[shape.target.name].append(one)
             stated[shape.target.name] = shape
     owners = [next((n for n, s in stated.items() if _begins(kind, s)), "") for kind in kinds]

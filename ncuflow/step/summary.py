@@ -40,7 +40,7 @@ from ncuflow.step.reference import (
     roof_of,
 )
 from ncuflow.step.rows import share_pct
-from ncuflow.step.shapes import REDUCES, KnownFacts, Ranges, Shape, Stated
+from ncuflow.step.shapes import CONTINUED, REDUCES, KnownFacts, Ranges, Shape, Stated
 from ncuflow.target.launch import Params
 from ncuflow.target.rules import Host
 
@@ -438,7 +438,7 @@ class Summary:
         one = self.timeline.kinds[what]
         if one.kind != KERNEL:
             return None
-        if REDUCES.search(one.name):
+        if REDUCES.search(one.name) or stated[1] == CONTINUED:
             return Shape(None, refusal=shapes.FINISHES, source="the launch", finishes=True)
         if operator != UNSAID:
             said = counted.heads(self.timeline.shapes[operator])

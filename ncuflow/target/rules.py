@@ -219,6 +219,7 @@ class Rules:
     kernels    that its calls launch beside those of its source
     named      a pattern of the names of kernels of its that say by themselves what they were built for
     finishers  kernels that are no call's first: they finish what the kernel before them began
+    whole      a call launches several kernels that only a range around it holds together: the first has the call's roof
     tells      what parameters say of the other launches of a step, by the names of ``LaunchSignature.known``
     operators  the parameters of a framework's operator: its name, and the shapes and types of its inputs; None of another's
     """
@@ -230,6 +231,7 @@ class Rules:
     kernels: tuple[str, ...] = ()
     named: str = ""
     finishers: tuple[str, ...] = ()
+    whole: bool = False
     tells: Callable[[Params], Mapping[str, int]] = lambda p: {}
     operators: Callable[[str, Sequence[Sequence[int]], Sequence[str]], Params | None] = (
         lambda name, shapes, types: None

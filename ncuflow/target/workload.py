@@ -19,6 +19,7 @@ from ncuflow.target.launch import MOST, GpuFacts, Params
 Block = dict[str, Any]
 ELEMENTS = {DTYPES[ours]: ours for ours in ITEMSIZE}
 BACKENDS = ("fa2", "fa3", "auto")
+OPEN = "?"  # of a parameter that a call does not tell: any that the target measures
 QUANTILES = 16  # of the random lengths of a benchmark: as many as an id can name
 
 
