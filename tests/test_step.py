@@ -251,6 +251,7 @@ def test_a_page_of_many_names_is_bounded_and_says_so(tmp_path, monkeypatch):
     )
     assert "20 rows of the least time are left out here" in text
     assert "x" * 2000 not in text
+    assert ">isolated<" not in text  # of none of them is a point measured
 
 
 def test_names_of_megabytes_are_cut_before_they_are_searched(tmp_path):
@@ -872,6 +873,7 @@ def test_the_recorded_steps_are_all_found(recorded_engine, engine_truth):
     assert [one.steps for one in recorded_engine.groups] == [3, 3, 3, 3]
     tokens = {(one.kind, one.tokens) for one in recorded_engine.groups}
     assert recorded_engine.family_pct >= 95 and recorded_engine.shape_pct >= 90
+    assert ">isolated<" in html.rendered(recorded_engine)
     assert tokens == {("prefill", (2048, 2048)), ("decode", (32, 32)), ("mixed", (543, 543))}
 
 
