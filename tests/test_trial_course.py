@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -63,19 +64,43 @@ class Local:
         return answer
 
 
+class Both:
+    """A process that has both FlashInfers: its calls take so long by the side, µs."""
+
+    def __init__(
+        self, log: list[str], plans: dict[str, float], calls: dict[str, float], jitter: float
+    ):
+        self.log, self.table = log, {"call": calls, "plan": plans}
+        self.chance, self.jitter = random.Random(2), jitter
+        self.lost_at = ""
+
+    def ask(self, do: str, limit_s: float, **words: Any) -> dict[str, Any]:
+        self.log.append(f"both {do} {words.get('name', '')}".strip())
+        if do == self.lost_at:
+            raise LostError("its process ended with signal 9")
+        if do != "turns":
+            return {"status": "ok"}
+        return {
+            kind: {name: [us * self.chance.gauss(1, self.jitter)] * 9 for name, us in times.items()}
+            for kind, times in self.table.items()
+        }
+
+
 class Trial:
     def __init__(
         self,
         change: dict[str, Any] | None = None,
         base: dict[str, Any] | None = None,
         host: bool = False,
+        both: tuple[dict[str, float], dict[str, float], float] | None = None,
     ):
         self.log: list[str] = []
         self.base = Local(self.log, "base", **(base or {}))
         self.change = Local(self.log, "change", **(change or {}))
         self.control = Local(self.log, "control", **(base or {}))
         core = max(os.sched_getaffinity(0)) if host else None
-        self.sides = Sides(self.base, self.change, self.control, 5.0, core)
+        self.both = Both(self.log, *both) if both else None
+        self.sides = Sides(self.base, self.change, self.control, 5.0, core, self.both)
 
     def run(self, n: int = 1, effect: float = 0.02) -> list[MeasuredPoint]:
         points = made(n)
@@ -140,48 +165,86 @@ def host_times(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("plan", "control", "outcome"),
+    ("plan", "control", "outcome", "apart"),
     [
-        (100.0, 100.0, "same"),
-        (101.0, 100.0, "same"),
-        (105.0, 100.0, "slower"),
-        (60.0, 100.0, "faster"),
-        (105.0, 107.0, "undecided"),  # two processes of the base differ by more
+        (100.0, 100.0, "same", "same"),
+        (101.0, 100.0, "same", "same"),
+        (105.0, 100.0, "slower", "same"),  # two processes of the base may differ by as much
+        (120.0, 100.0, "slower", "slower"),
+        (60.0, 100.0, "faster", "faster"),
+        (105.0, 107.0, "undecided", "same"),
+        (115.0, 118.0, "undecided", "undecided"),
     ],
 )
-def test_host_times_are_judged_in_the_same_turns(host_times, plan, control, outcome) -> None:
+def test_host_times_are_judged_in_the_same_turns(host_times, plan, control, outcome, apart) -> None:
     calls = dict.fromkeys(("base", "change", "control"), 20.0)
-    host_times({"base": 100.0, "change": plan, "control": control}, calls)
-    trial = Trial(host=True, change={"plan": True}, base={"plan": True})
-    (found,) = trial.run()
-    assert found.outcome == "same" and found.timing is not None
-    assert found.call is not None and found.call.outcome == "same"
-    assert found.plan is not None and found.plan.outcome == outcome
-    assert found.plan.base_us == pytest.approx(100, rel=0.01)
-    assert found.plan.change.low < plan / 100 - 1 < found.plan.change.high
+    plans = {"base": 100.0, "change": plan, "control": control}
+    host_times(plans, calls)
+    for both, expected in (((plans, calls, 0.004), outcome), (None, apart)):
+        trial = Trial(host=True, change={"plan": True}, base={"plan": True}, both=both)
+        (found,) = trial.run()
+        assert found.outcome == "same" and found.timing is not None
+        assert found.call is not None and found.call.outcome == "same"
+        assert found.plan is not None and found.plan.outcome == expected
+        assert found.plan.effect == (0.03 if both else 0.1)
+        assert found.plan.base_us == pytest.approx(100, rel=0.01)
+        assert found.plan.change.low < plan / 100 - 1 < found.plan.change.high
+        if expected == "undecided":  # the host alone goes on, and costs the GPU nothing
+            assert found.plan.rounds == HOST_LOOKS[-1] > found.timing.rounds
+
+
+def test_each_process_follows_every_other_one_on_the_core_and_never_itself(host_times) -> None:
+    calls = dict.fromkeys(("base", "change", "control"), 20.0)
+    host_times(calls, calls)
+    trial = Trial(host=True)
+    trial.run()
     hosts = [line.split()[0] for line in trial.log if line.endswith(" host")]
-    there = ["base", "change", "control"]
-    first = [*there, *there[::-1]]
-    assert hosts[:24] == [*first, *first, *first[3:], *first[:3], *first[3:], *first[:3]]
-    if outcome == "undecided":  # the host alone goes on, and costs the GPU nothing
-        assert found.plan.rounds == HOST_LOOKS[-1] > found.timing.rounds
+    follow = [pair for pair in pairwise(hosts[:12]) if pair[0] != pair[1]]
+    assert len({*follow}) == 6 and len(follow) == 11
+    assert [hosts[:12].count(name) for name in calls] == [4, 4, 4]
+    assert hosts[12:24] == hosts[:12][::-1]
+
+
+@pytest.mark.parametrize("lost_at", ["prepare", "turns"])
+def test_what_becomes_of_the_process_that_has_both_says_nothing_of_the_change(
+    host_times, lost_at
+) -> None:
+    same = dict.fromkeys(("base", "change", "control"), 20.0)
+    host_times(same, same)
+    trial = Trial(host=True, both=(same, same, 0.0))
+    assert trial.both is not None
+    trial.both.lost_at = lost_at
+    (found,) = trial.run()
+    assert found.outcome == "same"
+    # Before it is timed there, processes of their own serve.
+    assert (found.call is not None) == (lost_at == "prepare")
 
 
 def test_ten_of_ten_controls_are_the_same_and_nine_of_ten_planted_5_percent_are_found(host_times):
-    """Each trial with noise of its own, of 2 % of a median, and with sides that lie up to 1 % apart for good."""
+    """Each trial with noise of its own, of 2 % of a median, and with launches that lie up to 1 % apart for good."""
     calls, found = dict.fromkeys(("base", "change", "control"), 20.0), dict[float, list[str]]()
     chance = random.Random(1)
     for planted in (1.0, 1.05):
         for _ in range(10):
             apart = [100.0 * chance.uniform(0.995, 1.005) for _ in range(3)]
             plans = {"base": apart[0], "change": planted * apart[1], "control": apart[2]}
-            host_times(plans, calls, 0.02)
-            (one,) = Trial(host=True, change={"plan": True}, base={"plan": True}).run()
+            (one,) = Trial(host=True, both=(plans, calls, 0.02)).run()
             assert one.call is not None and one.plan is not None
             found.setdefault(planted, []).append(one.plan.outcome)
             assert one.call.outcome == "same"
     assert found[1.0] == ["same"] * 10
     assert found[1.05].count("slower") >= 9
+
+
+def test_processes_that_lie_apart_as_on_an_h200_are_called_the_same(host_times) -> None:
+    """Ten upgrades to itself, each of processes that lie up to 7 % apart for good."""
+    chance = random.Random(3)
+    for _ in range(10):
+        apart = [20.0 * chance.uniform(0.965, 1.035) for _ in range(3)]
+        calls = dict(zip(("base", "change", "control"), apart, strict=True))
+        host_times(calls, calls, 0.02)
+        (one,) = Trial(host=True).run()
+        assert one.call is not None and one.call.outcome in ("same", "undecided")
 
 
 def test_what_the_host_does_beside_is_no_time_of_a_call(host_times, monkeypatch) -> None:

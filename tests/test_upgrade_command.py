@@ -69,6 +69,8 @@ def test_a_release_that_changes_nothing_is_the_same_on_gpu_and_host(machine: Pat
     assert found.call_time is not None and found.call_time.outcome == "same"
     assert found.shapes[0].base == found.shapes[0].change
     assert found.host is not None
+    # Only Python could differ, so one process has both.
+    assert {point.call.effect for point in found.points.values() if point.call} == {0.03}
 
 
 def test_a_slower_release_is_named_with_the_engines_sum(machine: Path) -> None:

@@ -25,6 +25,7 @@ from ncuflow.race.record import (
     HostTiming,
     Relative,
     TrialTiming,
+    TurnsTiming,
     Worst,
 )
 from ncuflow.record import Check
@@ -168,7 +169,7 @@ def upgraded(plan: float = 120.0) -> Upgrade:
     slow = point(as_is, 3)
     same = point(as_is, 4, 100.0, "same")
     turns = timing(100.0, plan)
-    host = {name: getattr(turns, name) for name in HostTiming.model_fields if name != "outcome"}
+    host = {name: getattr(turns, name) for name in TurnsTiming.model_fields}
     slow.plan = HostTiming(**host, outcome="slower")
     shapes = [
         UpgradedShape(point="twice/toy_n3", count=30, plans=1),

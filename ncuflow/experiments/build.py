@@ -9,11 +9,11 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from ncuflow.experiments.record import CompiledFile, ModuleTrial
 from ncuflow.experiments.variant import DATA, PREBUILT, Overlay
@@ -421,6 +421,28 @@ def compiled(files: Sequence[Path], elapsed_s: float) -> str:
 
 # Variants whose processes are there at once: each has a CUDA context, and the memory of torch.
 TOGETHER = 8
+
+
+def together(
+    target: str | None,
+    base: Overlay | None,
+    change: Overlay,
+    files: Iterable[PurePath],
+    held: lock.Held,
+    stack: ExitStack,
+) -> Process | None:
+    """A process that has both FlashInfers, where only their Python differs. files: those that differ; stack: ends it. None where
+    there is none: compiled code of two of them does not share a process."""
+    if any(file.parts[0] in (DATA, "jit") for file in files) or change.function:
+        return None
+    environ = {**held.environ, **(own(base) if base else {})}
+    side = stack.enter_context(started(target, base.package if base else None, environ, held.locks))
+    try:
+        words = {"name": "change", "package": str(change.package), "environ": own(change)}
+        side.ask("beside", START_S, **words)
+    except SideError:
+        return None
+    return side
 
 
 @dataclass

@@ -74,7 +74,10 @@ def host_lines(timed: Sequence[record.PointTrial], state: race.HostState | None)
         [f"{state.mhz} MHz before" if state.mhz else "clock unknown"]
         + ([f"governor {state.governor}"] if state.governor else [])
     )
-    where = f"core {state.core} of {state.cpu or 'an unknown CPU'} ({clock}), minimum effect {100 * measure.HOST_EFFECT:g} %"
+    effects = " or ".join(f"{100 * one:g} %" for one in sorted({row[1].effect for row in rows}))
+    where = (
+        f"core {state.core} of {state.cpu or 'an unknown CPU'} ({clock}), minimum effect {effects}"
+    )
     said = f"{same} of {with_unit(len(rows), 'host times')} the same, {len(rows) - same - len(told)} undecided"
     return ["", *table, f"{said}; {where}"]
 

@@ -132,7 +132,10 @@ def _tried(
             with build.bench(plan.target.name, overlays, plan.limit_s, tell) as sides:
                 eta = _eta(plan, len(runs))
                 for place, (trial, overlay) in enumerate(runs):
-                    with sides.of(place) as three:
+                    with sides.of(place) as three, ExitStack() as stack:
+                        what = (overlay, overlay.files, sides.held, stack)
+                        both = build.together(plan.target.name, None, *what)
+                        three = replace(three, together=both)
                         _measured(trial, plan, overlay, three, eta)
                     # While ncu launches, the sides that are there wait.
                     _counted(trial, plan, overlay, sides.held, eta)

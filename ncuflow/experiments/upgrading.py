@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from pathlib import Path
+from pathlib import Path, PurePath
 from time import monotonic
 from typing import Any
 from urllib.parse import quote
@@ -25,6 +25,7 @@ from ncuflow.experiments.build import (
     load_all,
     own,
     roots_of,
+    together,
     unbuilt,
 )
 from ncuflow.experiments.record import ChangeRecord, PointTrial, Trial
@@ -90,6 +91,7 @@ class Sides:
     limit_s: float
     stack: ExitStack
     found: dict[str, Process] = field(default_factory=dict)
+    both: Process | None = None  # has both versions, where only Python differs
 
     def begin(self, name: str) -> None:
         """The process of a side, anew, which then loads FlashInfer beside the others."""
@@ -123,7 +125,7 @@ class Sides:
     def three(self) -> measure.Sides:
         """As a race has them."""
         base, change, control = (self.found[name] for name in NAMES)
-        return measure.Sides(base, change, control, self.limit_s, host.core())
+        return measure.Sides(base, change, control, self.limit_s, host.core(), self.both)
 
     def _answers(self, name: str) -> bool:
         try:
@@ -167,6 +169,7 @@ def upgraded(plan: UpgradePlan) -> Upgrade:
             raise CommandError(clean(f"{plan.change}: {error}"), FATAL) from None
         edged = _edged(plan.shapes)
         compiled = _built(sides, plan, edged)
+        sides.both = _together(sides, installed)
         found = Upgrade(
             base=_version(plan.base, overlays["base"]),
             change=_version(plan.change, overlays["change"]),
@@ -195,12 +198,22 @@ def upgraded(plan: UpgradePlan) -> Upgrade:
     return found
 
 
+def _together(sides: Sides, installed: Path) -> Process | None:
+    base, change = (sides.overlays[name] for name in NAMES[:2])
+    if change is None:
+        return None
+    files = map(PurePath, versions.differing(base.package if base else installed, change.package))
+    return together(None, base, change, files, sides.held, sides.stack)
+
+
 def _concluded(found: Upgrade, plan: UpgradePlan, begun: float) -> None:
     """The sums of the workload, and the verdict."""
     kinds = list(KINDS.values())
     found.gpu_time = summed(found.shapes, found.points, kinds[0], found.effect)
-    found.call_time = summed(found.shapes, found.points, kinds[1], HOST_EFFECT)
-    found.plan_time = summed(found.shapes, found.points, kinds[2], HOST_EFFECT, plans=True)
+    of_host = [one.effect for p in found.points.values() for one in (p.call, p.plan) if one]
+    effect = max(of_host, default=HOST_EFFECT)
+    found.call_time = summed(found.shapes, found.points, kinds[1], effect)
+    found.plan_time = summed(found.shapes, found.points, kinds[2], effect, plans=True)
     found.outcome = verdict([*found.points.values()])
     found.seconds = round(monotonic() - begun, 1)
     plan.keep(found)

@@ -4,9 +4,9 @@ A variant that is wrong anywhere is timed nowhere.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from math import exp, log, log1p
 from statistics import linear_regression, median
 from typing import Any
@@ -30,6 +30,8 @@ class Sides:
     control: Side
     limit_s: float  # of one request
     core: int | None = None  # that host times are taken on; None: they are not
+    # A process that has both FlashInfers, where their host times are taken; None: each has its own.
+    together: Side | None = None
 
     def ask(self, name: str, do: str, /, **words: Any) -> JsonObject:
         """The answer of a side by its name. Raises BaseError where one of the base's fails."""
@@ -184,14 +186,15 @@ def timed(
             lost = point.id if trial.outcome == "lost" else None
 
 
-HOST_EFFECT = (
-    0.03  # of host times, of 1: two processes of the same code differ by more than two launches do
-)
-HOST_PASSES = 2  # of a round, there and back: they take milliseconds
+HOST_EFFECT = 0.03  # of host times in one process, of 1
+# Of host times in several: by up to 7 % two processes of the same code differed for good, of 27 pairs on an H200.
+HOST_APART = 0.1
+# The order of processes in a round: each comes after each of the others, and never after itself, which warms the caches.
+HOST_ORDER = ((0, 1, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
 HOST_LOOKS = (*LOOKS, 80, 120)
-# Two processes of the same code differ by so much for good, however long their kernel takes: of 42 pairs on an H200 (0.6.18,
-# examples/upgrade) 40 lay within it. It is no difference of short kernels.
-APART_US = 0.45
+# Two processes of the same code differ by up to so much for good, however long their kernel takes (51 pairs on an H200). It is no
+# difference of short kernels.
+APART_US = 0.6
 CALL, PLAN, GPU = "call", "plan", "gpu"
 SIDES = ("base", "change", "control")
 
@@ -248,7 +251,7 @@ class Series:
     def host(self) -> record.HostTiming:
         """As a time of the host."""
         assert self.judged is not None
-        return record.HostTiming(**self.summary(), outcome=self.judged.verdict)
+        return record.HostTiming(**self.summary(), effect=self.effect, outcome=self.judged.verdict)
 
 
 def in_turns(
@@ -256,12 +259,18 @@ def in_turns(
 ) -> record.MeasuredPoint:
     """A point of the base and the variant's own in turns. points: of the run, among which the chance of a false word is
     divided, for each kind of time; words: of the request that opens them."""
+    planned = {name: (own if name == "change" else point).as_dict() for name in SIDES}
     for name in SIDES:
-        sides.ask(name, "open", point=(own if name == "change" else point).as_dict(), **words)
+        sides.ask(name, "open", point=planned[name], **words)
+    sides = _together(sides, planned, tell)
     kinds = {GPU: Series(effect, points, apart_us=APART_US)}
     if sides.core is not None:
-        # One control is one draw of how far two processes lie apart.
-        of_host = HOST_EFFECT, points, HOST_EFFECT / 2, HOST_LOOKS
+        # One control is one draw of how far two processes, or two launches, lie apart.
+        of_host = (
+            (HOST_EFFECT, points, HOST_EFFECT / 2, HOST_LOOKS)
+            if sides.together
+            else (HOST_APART, points, HOST_APART, HOST_LOOKS)
+        )
         kinds |= {CALL: Series(*of_host), PLAN: Series(*of_host)}
     throttled = rounds = 0
     while waiting := [kind for kind, one in kinds.items() if one.open]:
@@ -277,6 +286,9 @@ def in_turns(
             tell(f"{point.id}: {rounds} rounds: {with_interval(judged.change)}")
     for name in SIDES:
         sides.ask(name, "close")
+    if sides.together is not None:
+        with suppress(SideError):
+            sides.together.ask("close", sides.limit_s)
     judged = kinds[GPU].judged
     assert judged is not None
     call, plan = (kinds[kind].host() if kind in kinds else None for kind in (CALL, PLAN))
@@ -284,6 +296,22 @@ def in_turns(
     return record.MeasuredPoint(
         point=point.id, outcome=judged.verdict, timing=timing, call=call, plan=plan
     )
+
+
+def _together(sides: Sides, planned: Mapping[str, JsonObject], tell: Tell) -> Sides:
+    """Prepare a point of both in the process that has both; without it where that cannot be."""
+    if sides.together is None:
+        return sides
+    try:
+        for name, point in planned.items():
+            words = {"name": name, "point": point, "checked": False}
+            made = sides.together.ask("prepare", sides.limit_s, **words)
+            if made["status"] != "ok":
+                raise SideError(made["reason"])
+    except SideError as error:
+        tell(f"host times in processes of their own: {error}")
+        return replace(sides, together=None)
+    return sides
 
 
 BATCHES = (1, 4, 16, 64, 256, 1024)  # numbers of sequences that plan() is timed at
@@ -346,11 +374,24 @@ def _round(sides: Sides, kinds: Sequence[str], turned: bool, **words: Any) -> tu
         time_us, late = sides.burst(name)
         found[GPU][name].append(time_us)
         throttled += late
-    for name in HOST_PASSES * both if {CALL, PLAN} & {*kinds} else ():
-        for kind, times in sides.ask(name, "host", core=sides.core, **words).items():
-            if kind in kinds and times:
-                found[kind][name].append(sorted(times)[len(times) // 4])
+    for kind, name, times in _host(sides, turned, **words) if {CALL, PLAN} & {*kinds} else ():
+        if kind in kinds and times:
+            found[kind][name].append(sorted(times)[len(times) // 4])
     return found, throttled
+
+
+def _host(sides: Sides, turned: bool, **words: Any) -> Iterator[tuple[str, str, list[float]]]:
+    """(Kind, side, µs of its calls) of one round: in the process that has both, or in each side's own. Nothing where that which
+    has both is lost: it says nothing of the change."""
+    if sides.together is not None:
+        with suppress(SideError):
+            found = sides.together.ask("turns", sides.limit_s, names=SIDES, core=sides.core)
+            yield from ((kind, name, found[kind][name]) for kind in found for name in SIDES)
+        return
+    order = [SIDES[place] for places in HOST_ORDER for place in places]
+    for name in order[:: -1 if turned else 1]:
+        told = sides.ask(name, "host", core=sides.core, **words)
+        yield from ((kind, name, times) for kind, times in told.items())
 
 
 def with_interval(found: Interval | record.Relative) -> str:

@@ -11,6 +11,7 @@ from ncuflow.record import (
     Change,
     Check,
     Count,
+    Effect,
     Microseconds,
     Strict,
 )
@@ -100,6 +101,8 @@ class TrialTiming(TurnsTiming):
 class HostTiming(TurnsTiming):
     """Host times of one point, base and change in turns on one core, of medians of a few calls each."""
 
+    effect: Effect = 0.03
+    """The minimum effect: larger where base and change ran in processes of their own."""
     outcome: Literal["faster", "same", "slower", "undecided"]
     """The verdict, as for times of the GPU, but with a minimum effect of its own."""
 

@@ -33,6 +33,7 @@ from ncuflow.target.launch import Inputs, Launch, NotHereError, Params, Tensor
 
 SEEDS = (0, 1)  # a result that was kept from the first call is wrong in the second
 LAUNCHES = 10  # of a burst of a point
+TURNS = 9  # of a round of calls in one process, each after one that counts not
 CALLS, PLANS = 30, 10  # of the host, of which the last two thirds count: the first find cold caches
 # nvcc: file(line): error: …; the host's compiler: file:line:column: error: …
 _ERROR = re.compile(
@@ -224,6 +225,7 @@ class Worker:
         self._failed: list[JsonObject] = []
         self._faults = prepare.planted_faults(os.environ)
         self._drawn = Drawn()
+        self._packages = host.Packages()
         self._expected: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
 
     @property
@@ -404,7 +406,8 @@ class Worker:
         """Make a choice ready, and hold it against its reference where that is asked for:
         {"status": ok, wrong, skipped or error, "reason", "check", "each_us", "info"}; info: what plan() chose."""
         try:
-            return self._prepared(name, planned(point), checked)
+            with self._packages.of(name):
+                return self._prepared(name, planned(point), checked)
         except NotHereError as error:
             return {"status": "skipped", "reason": str(error)}
         except Exception as error:
@@ -501,6 +504,28 @@ class Worker:
             calls = timing.call_times(self.device, launch.run, CALLS)
             plans = timing.plan_times(self.device, launch.plan, PLANS) if launch.plan else []
         return {"call": calls[len(calls) // 3 :], "plan": plans[len(plans) // 3 :]}
+
+    def do_beside(self, name: str, package: str, environ: dict[str, str]) -> JsonObject:
+        """Load another FlashInfer into this process, which what is prepared by this name is of: {"package"}."""
+        return {"package": str(Path(self._packages.add(name, Path(package), environ)).parent)}
+
+    def do_turns(self, names: Sequence[str], core: int | None = None) -> JsonObject:
+        """µs of the host in calls of what is ready by these names, one call each in turns on this core, and in plan():
+        {"call": {name: […]}, "plan": the same, of those that have one}."""
+        calls: dict[str, list[float]] = {name: [] for name in names}
+        plans: dict[str, list[float]] = {name: [] for name in names}
+        with nullcontext() if core is None else host.pinned(core):
+            for turn in range(TURNS):
+                first = turn // 2 % len(names)
+                order = [*names[first:], *names[:first]]
+                for name in order[:: 1 if turn % 2 else -1]:
+                    launch = self._ready[name].launch
+                    with self._packages.of(name):
+                        timing.reset(launch)
+                        calls[name] += timing.call_times(self.device, launch.run, 2)[1:]
+                        if launch.plan:
+                            plans[name] += timing.plan_times(self.device, launch.plan, 2)[1:]
+        return {"call": calls, "plan": plans}
 
     def do_kernels(self, point: JsonObject) -> JsonObject:
         """What a point's call resolves to: {"kernels": their names, "backend": that plan() chose, None where it says none}."""
