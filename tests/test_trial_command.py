@@ -19,6 +19,7 @@ from ncuflow.experiments import record
 from ncuflow.experiments.record import EXIT, Trial, Trials
 from ncuflow.io import CommandError, digest
 from ncuflow.race.record import WORST
+from ncuflow.record import Strict
 
 HEADER = "include/flashinfer/toy.cuh"
 pytestmark = pytest.mark.skipif(
@@ -216,7 +217,7 @@ def test_every_outcome_has_a_rank_and_a_status() -> None:
 
 def test_every_field_of_the_record_says_what_it_holds() -> None:
     kinds = [kind for kind in vars(record).values() if isinstance(kind, type)]
-    models = [kind for kind in kinds if issubclass(kind, record.Strict) and kind.model_fields]
+    models = [kind for kind in kinds if issubclass(kind, Strict) and kind.model_fields]
     assert Trial in models
     fields = [
         (model, name, field) for model in models for name, field in model.model_fields.items()
