@@ -70,6 +70,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         allocates=True,
         plan=plan,
         info=plan_info(getattr(wrapper, "_batch_prefill_wrappers", [wrapper])[0]),
+        extremes=attention.far_logits([q], [k], p["head_dim"]),
     )
 
 

@@ -77,6 +77,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     k, v = (inputs.normal(*shape, dtype=dtype) for _ in range(2))
     make = _together if p["variant"] == "pod" else _apart
     decode, plan, attend = make(p, queries, chunk, (k, v), table)
+    far = attention.far_logits([queries[0]], [chunk[0]], p["head_dim"])
     run, outputs = returning(attend)
     plan()
     return Launch(
@@ -91,6 +92,8 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         allocates=True,
         plan=plan,
         info=plan_info(decode),
+        extremes={f"{what}, in the prefill": put for what, put in far.items()}
+        | attention.far_logits([queries[1]], [k], p["head_dim"]),
     )
 
 

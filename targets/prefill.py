@@ -167,8 +167,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         buffers=lambda: (out,),
         plan=plan,
         info=plan_info(wrapper),
-        # those of contiguous keys and values are not
-        extremes=attention.extremes(p, q, k, v, table) if table else {},
+        extremes=attention.extremes(p, q, k, v, table),
     )
 
 

@@ -253,7 +253,8 @@ class Wrapper:
         self.indptr, self.indices, self.last = integers[-3:]
         self.causal = settings.get("causal", False)
 
-    def run(self, q: Any, cache: Any, out: Any, return_lse: bool = False) -> Any:
+    def run(self, q: Any, cache: Any, out: Any = None, return_lse: bool = False) -> Any:
+        out = torch.empty_like(q) if out is None else out
         sums = torch.full(q.shape[:2], -torch.inf)
         first = self.queries.tolist() if self.queries is not None else range(len(q) + 1)
         for row in range(len(self.last)):
@@ -380,6 +381,42 @@ def test_attention_over_pages_at_its_extremes(target, params, attention, monkeyp
     monkeypatch.setattr(attention, "fault", "empty")
     empty = "x0" in params.get("lengths", "") and target == "decode"
     assert (judged(target, **shape)["plain"] is not None) == empty
+
+
+class Ragged(Wrapper):
+    """Of contiguous keys and values, as pages of one token."""
+
+    def plan(self, rows: Any, tokens: Any, *given: Any, **settings: Any) -> None:
+        self.queries, self.indptr = rows, tokens
+        self.indices = torch.arange(int(tokens[-1]))
+        self.last, self.causal = (tokens[1:] > tokens[:-1]).int(), settings["causal"]
+
+    def run(self, q: Any, k: Any, v: Any, out: Any = None) -> Any:
+        return super().run(q, (k[:, None], v[:, None]), out)
+
+
+SEVERAL = {
+    "cascade": {"variant": "flat", "batch": 2, "prefix": 16, "kv_len": 9},
+    "pod": {"variant": "fa2", "chunk": 5, "context": 9, "batch": 2, "kv_len": 9},
+    "prefill": {"layout": "ragged", "batch": 2, "seq_len": 9, "backend": "fa2"},
+}
+
+
+@pytest.mark.parametrize("target", SEVERAL)
+def test_far_logits_in_every_kind_of_attention(target, attention, monkeypatch) -> None:
+    monkeypatch.setattr(
+        sys.modules["flashinfer"], "BatchPrefillWithRaggedKVCacheWrapper", Ragged, raising=False
+    )
+    monkeypatch.setitem(load(target).prepare.__globals__, "plan_info", lambda wrapper: {})
+    shape = {"qo_heads": 4, "kv_heads": 2, "head_dim": 64, **SEVERAL[target]}
+    assert set(judged(target, **shape).values()) == {None}
+    for kind in (Wrapper, Ragged):
+        if (kind is Ragged) != (target == "cascade") or target == "pod":
+            monkeypatch.setattr(kind, "fault", "sentinel")
+            found = judged(target, **shape)
+            monkeypatch.setattr(kind, "fault", "")
+            wrong = [name for name, why in found.items() if why is not None]
+            assert wrong and wrong[0].startswith(BELOW), found
 
 
 def test_the_worst_of_a_result_of_infinities_is_one_that_is_asked_for() -> None:

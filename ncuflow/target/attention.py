@@ -284,12 +284,16 @@ def far_pages(
 
 
 def extremes(
-    p: Params, q: Tensor, k: Cache, v: Cache, table: PageTable
+    p: Params, q: Tensor, k: Cache, v: Cache, table: PageTable | None
 ) -> dict[str, Callable[[], None]]:
-    """Inputs of attention over pages at which kernels go wrong (``Launch.extremes``); none of a cache whose elements hold no
-    infinity. Of the two tokens that are changed every query sees the one of the value."""
+    """Inputs of attention at which kernels go wrong (``Launch.extremes``), over pages more than of contiguous keys; none of a
+    cache whose elements hold no infinity. Of the two tokens that are changed every query sees the one of the value."""
     if k.held.dtype.itemsize < 2:
         return {}
+    # Products of 16 bits end at 65 504.
+    found = far_logits([q], [k.held], p["head_dim"]) if p.get("qk") != "f16" else {}
+    if table is None:
+        return found
     causal = p.get("causal", False)
     seen, other = (table.first, table.last) if causal else (table.last, table.first)
 
@@ -311,8 +315,6 @@ def extremes(
         k.held[..., 0] = -math.inf
         k.held[pages, places, :, 0] = 1
 
-    # Products of 16 bits end at 65 504.
-    found = far_logits([q], [k.held], p["head_dim"]) if p.get("qk") != "f16" else {}
     found |= {"NaN behind the last token": behind, "a key of minus infinity": unseen}
     if causal and p["window"]:
         return found
