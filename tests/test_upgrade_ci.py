@@ -14,6 +14,8 @@ import yaml
 from command import ncuflow
 from conftest import ROOT
 
+from ncuflow.experiments.record import read as trials
+from ncuflow.experiments.text import reasons
 from ncuflow.experiments.upgrade import read, summed, upgrade_text
 from ncuflow.export.formats import commands, upgraded
 from ncuflow.pages.html import experiments as page
@@ -151,3 +153,17 @@ def test_the_page_of_an_upgrade_has_its_screen_first_and_a_trial_of_each_target(
         < text.index('id="trial-10"')
     )
     assert "activation/silu_T64_D14336_bf16" in text and 'href="#upgrade"' in text
+
+
+def test_changes_of_flashinfer_that_were_taken_back_are_found() -> None:
+    folder = ROOT / "examples/upgrade/taken-back"
+    found = {path.name.partition(".")[0]: trials(path)[0] for path in folder.glob("*.xz")}
+    came = {name: one.outcome for name, one in found.items()}
+    assert came == {
+        "merge-empty": "wrong",
+        "activation-width": "lost",
+        "activation-blocks": "faster",
+    }
+    blocks = found["activation-blocks"].points[0]
+    assert blocks.timing is not None and blocks.timing.change.high < -0.2
+    assert "block 256,1,1 → block 1024,1,1" in " ".join(reasons(blocks))

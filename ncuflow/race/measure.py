@@ -187,13 +187,13 @@ def timed(
 
 
 HOST_EFFECT = 0.03  # of host times in one process, of 1
-# Of host times in several: by up to 7 % two processes of the same code differed for good, of 27 pairs on an H200.
+# Of host times in several: by up to 7 % two processes of the same code differed for good, of 50 pairs on an H200.
 HOST_APART = 0.1
 # The order of processes in a round: each comes after each of the others, and never after itself, which warms the caches.
 HOST_ORDER = ((0, 1, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
 HOST_LOOKS = (*LOOKS, 80, 120)
-# Two processes of the same code differ by up to so much for good, however long their kernel takes (51 pairs on an H200). It is no
-# difference of short kernels.
+# Two processes of the same code lie apart for good, however long their kernel takes: by up to 0.5 µs in 77 of 78 pairs on an
+# H200. It is no difference of short kernels.
 APART_US = 0.6
 CALL, PLAN, GPU = "call", "plan", "gpu"
 SIDES = ("base", "change", "control")
