@@ -9,17 +9,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ncuflow.experiments import build, variant
+from ncuflow.experiments import build, variant, why
 from ncuflow.experiments.record import ChangeRecord, PointTrial, Trial
-from ncuflow.experiments.variant import (
-    Overlay,
-    Patch,
-    difference,
-    installed_package,
-    lay,
-    read,
-)
-from ncuflow.experiments.why import CountedSide, explain, lacking
 from ncuflow.gpu import lock
 from ncuflow.io import CommandError, clean, scratch
 from ncuflow.origin import flashinfer_version, now
@@ -52,7 +43,7 @@ def tried(changes: Sequence[Path], plan: TrialPlan) -> Iterator[Trial]:
     """The trial of each change, as it ends. Raises CommandError where nothing can be tried."""
     for path in changes:
         variant.check(path)
-    installed = installed_package(RECORDED)
+    installed = variant.installed_package(RECORDED)
     found = [_read(path, installed) for path in changes]
     with ExitStack() as stack:
         # All are laid first: one that does not apply is told before another is compiled.
@@ -64,30 +55,34 @@ def tried(changes: Sequence[Path], plan: TrialPlan) -> Iterator[Trial]:
         yield from _tried(begun, plan, installed, laid)
 
 
-def _read(path: Path, installed: Path) -> Patch | str:
+def _read(path: Path, installed: Path) -> variant.Patch | str:
     """A change: what is laid over the package, or the name of a version or a function."""
     if name := variant.named_version(path):
         return name
     if name := variant.named_function(path):
         variant.check_function(name, installed)
         return name
-    return read(path, installed)
+    return variant.read(path, installed)
 
 
-def _laid(change: Patch | str, installed: Path, folder: Path) -> Overlay:
-    if isinstance(change, Patch):
-        return lay(change, installed, folder)
+def _laid(change: variant.Patch | str, installed: Path, folder: Path) -> variant.Overlay:
+    if isinstance(change, variant.Patch):
+        return variant.lay(change, installed, folder)
     if variant.named_version(Path(change)):
         return variant.lay_version(change, installed, folder)
-    return Overlay(installed, None, frozenset(), change)
+    return variant.Overlay(installed, None, frozenset(), change)
 
 
 def _begun(
-    name: str, change: Patch | str, overlay: Overlay, installed: Path, plan: TrialPlan
+    name: str,
+    change: variant.Patch | str,
+    overlay: variant.Overlay,
+    installed: Path,
+    plan: TrialPlan,
 ) -> Trial:
     """The record of a trial before it, after a word of warning."""
     tell(f"{name} is code, and runs as the user {getpass.getuser()}")
-    elsewhere = change.elsewhere if isinstance(change, Patch) else ()
+    elsewhere = change.elsewhere if isinstance(change, variant.Patch) else ()
     for other in elsewhere:
         tell(f"left out, for it is no file of the installed package: {other}")
     return Trial(
@@ -95,7 +90,7 @@ def _begun(
             name=name,
             files=sorted(clean(str(file)) for file in overlay.files),
             elsewhere=list(elsewhere),
-            diff=difference(overlay, installed),
+            diff=variant.difference(overlay, installed),
         ),
         target=plan.target.name,
         effect=plan.effect,
@@ -107,7 +102,7 @@ def _begun(
 
 
 def _tried(
-    trials: Sequence[Trial], plan: TrialPlan, installed: Path, laid: Sequence[Overlay]
+    trials: Sequence[Trial], plan: TrialPlan, installed: Path, laid: Sequence[variant.Overlay]
 ) -> Iterator[Trial]:
     """Compile all changes, then check and time one after the other. Raises CommandError where the base fails."""
     try:
@@ -146,7 +141,7 @@ def _tried(
 
 
 def _measured(
-    trial: Trial, plan: TrialPlan, overlay: Overlay, sides: measure.Sides, eta: TrialEta
+    trial: Trial, plan: TrialPlan, overlay: variant.Overlay, sides: measure.Sides, eta: TrialEta
 ) -> None:
     """Check and time every point, and conclude."""
     with of_base():
@@ -171,7 +166,7 @@ def _measured(
 
 
 def _counted(
-    trial: Trial, plan: TrialPlan, overlay: Overlay, held: lock.Held, eta: TrialEta
+    trial: Trial, plan: TrialPlan, overlay: variant.Overlay, held: lock.Held, eta: TrialEta
 ) -> None:
     """Note what ncu counts of both sides at the points that were timed."""
     if not plan.counters:
@@ -181,14 +176,14 @@ def _counted(
     elif trial.points:
         name, package = plan.target.name, overlay.package
         sides = {
-            "base": CountedSide(*program(name), installed_package(RECORDED)),
-            "change": CountedSide(*program(name, package, build.own(overlay)), package),
+            "base": why.CountedSide(*program(name), variant.installed_package(RECORDED)),
+            "change": why.CountedSide(*program(name, package, build.own(overlay)), package),
         }
-        explain(trial, plan.points, sides, held, build.START_S + plan.limit_s, eta.profiling)
+        why.explain(trial, plan.points, sides, held, build.START_S + plan.limit_s, eta.profiling)
 
 
 def _eta(plan: TrialPlan, trials: int) -> TrialEta:
     """What says how far so many trials are."""
     inputs = {case.id for point in plan.points for case in measure.cases(plan.target, point)}
-    profilers = 2 if plan.counters and not lacking() else 0
+    profilers = 2 if plan.counters and not why.lacking() else 0
     return TrialEta(tell, trials, len(plan.points), len(inputs), profilers)

@@ -12,9 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from ncuflow import answer, expression
 from ncuflow.claims import files
 from ncuflow.compare import records
-from ncuflow.compare.records import Comparison, MetricChange
-from ncuflow.findings import stored
-from ncuflow.findings.columns import COLUMNS
+from ncuflow.findings import columns, stored
 from ncuflow.findings.statistics import SLOWER
 from ncuflow.format import with_unit
 from ncuflow.io import CommandError, UsageError, conforming
@@ -25,7 +23,7 @@ NOTHING_TESTED = 3
 OF_ROOF = "of_roof"
 # Shares of what the datasheet allows: one above 1 is an error of the measurement.
 SHARES = ("tflops_fraction_datasheet", "gbs_fraction_datasheet")
-NAMES = {column.name for column in COLUMNS} | {OF_ROOF}
+NAMES = {column.name for column in columns.COLUMNS} | {OF_ROOF}
 Pattern = Annotated[str, Field(min_length=1)]
 
 
@@ -186,7 +184,7 @@ def finite(_: Any, value: float | None) -> None:
         raise ValueError(f"{value} is not finite, or negative")
 
 
-def compared(found: Comparison, threshold: float) -> Iterator[CheckedPoint]:
+def compared(found: records.Comparison, threshold: float) -> Iterator[CheckedPoint]:
     """The points of a comparison, the largest significant slow-down beyond the threshold first."""
     hold = f"no slow-down beyond {100 * threshold:g} %"
     slow = [
@@ -208,7 +206,7 @@ def compared(found: Comparison, threshold: float) -> Iterator[CheckedPoint]:
             yield CheckedPoint(point=name, hold=hold, shown="", why=None)
 
 
-def _slower(row: MetricChange) -> str:
+def _slower(row: records.MetricChange) -> str:
     """One slow-down in words, with its first cause."""
     low, high = (100 * bound for bound in row.interval or (row.relative, row.relative))
     cause = f"; {row.causes[0].what}" if row.causes else ""
@@ -218,7 +216,7 @@ def _slower(row: MetricChange) -> str:
     )
 
 
-def _weaknesses(found: Comparison) -> Iterator[str]:
+def _weaknesses(found: records.Comparison) -> Iterator[str]:
     """What a pass does not cover."""
     yield from found.statistics.notes
     if found.mixed_causes:

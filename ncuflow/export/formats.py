@@ -16,7 +16,7 @@ from ncuflow.io import JsonObject, clean, dump_json
 from ncuflow.model import Measurement, Results
 from ncuflow.pages.markdown.rendering import cell, code
 from ncuflow.parquet import read_table
-from ncuflow.race.measure import with_interval
+from ncuflow.race import measure
 
 MOST_BYTES = 1 << 20  # of a step summary: GitHub drops a longer one
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -193,9 +193,7 @@ def upgraded(path: Path, threshold: float) -> list[CheckedPoint]:
 
 def _timed(point: str, kind: str, one: Any, outcome: str, threshold: float) -> CheckedPoint:
     """A time on both sides as a case."""
-    times = (
-        f"{form.number(one.base_us)} → {form.number(one.change_us)} µs, {with_interval(one.change)}"
-    )
+    times = f"{form.number(one.base_us)} → {form.number(one.change_us)} µs, {measure.with_interval(one.change)}"
     late = outcome == "slower" and one.change.estimate > threshold
     hold = f"{kind} no slower beyond {100 * threshold:g} %"
     return CheckedPoint(

@@ -26,8 +26,7 @@ from ncuflow.io import CommandError, UsageError, read_yaml, resource
 from ncuflow.origin import package_version
 from ncuflow.sweep import points as sweep
 from ncuflow.sweep.points import Planned
-from ncuflow.target import launch, reference
-from ncuflow.target.contract import Target, load
+from ncuflow.target import contract, launch, reference
 
 NAME = "point.py"  # of a file that is written to standard output
 LAUNCH, TENSOR = (launch.__name__, launch.Launch.__name__), (launch.__name__, "Tensor")
@@ -80,7 +79,7 @@ class Seen(NamedTuple):
     number: int
 
 
-def script(target: Target, point: Planned, name: str = NAME) -> str:
+def script(target: contract.Target, point: Planned, name: str = NAME) -> str:
     """The file of a point; name: what the file says that it is called. Raises CommandError where it cannot stand alone."""
     made = Made(target.prepare, f"{target.title}: one launch of FlashInfer", target.name)
     return script_of(made, point.id, point.params, name)
@@ -153,11 +152,11 @@ def _statements(imports: Iterable[tuple[str, str]]) -> Iterator[str]:
     yield from ("", "import torch")
 
 
-def planned(asked: str, blocks: list[dict[str, object]] | None) -> tuple[Target, Planned]:
+def planned(asked: str, blocks: list[dict[str, object]] | None) -> tuple[contract.Target, Planned]:
     """The target and the point that are asked for; raises UsageError where that is not one point."""
     name, _, rest = asked.partition("/")
     try:
-        target = load(name)
+        target = contract.load(name)
         if not rest:
             found = sweep.points(target, blocks or [{}])
             if len(found) != 1:
@@ -173,7 +172,7 @@ def planned(asked: str, blocks: list[dict[str, object]] | None) -> tuple[Target,
     return target, point
 
 
-def _known(target: Target) -> Iterator[Planned]:
+def _known(target: contract.Target) -> Iterator[Planned]:
     """The points of a target in the settings' sweeps, then those of results under outputs/."""
     settings = read_yaml(resource("config") / "config.yaml")
     for sweeps in (*settings["sweeps"].values(), *settings["deep"].values()):
