@@ -8,7 +8,8 @@ from functools import cached_property
 from heapq import nlargest
 from pathlib import Path
 from statistics import median
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 from ncuflow.compare import attribution, decomposition, differences, reports
 from ncuflow.compare.records import (
@@ -67,6 +68,7 @@ class Side:
     def profile(self, name: str) -> attribution.Profile:
         """What explains a change of this point."""
         point = self.points[name]
+        mhz = point["measurement"].get("clock_cold_mhz")
         return attribution.Profile(
             kernels=point["kernels"],
             deep=self.deep.get(name, ()),
@@ -75,14 +77,10 @@ class Side:
             traced=self.traced.get(name),
             rates=decomposition.LaunchRates(
                 gpu=self.provenance.get("gpu"),
-                clock_ghz=_ghz(point["measurement"].get("clock_cold_mhz")),
+                clock_ghz=mhz / 1e3 if mhz else None,
                 dram_gbs=point["measurement"].get("ceiling_dram_gbs_datasheet"),
             ),
         )
-
-
-def _ghz(mhz: float | None) -> float | None:
-    return mhz / 1e3 if mhz else None
 
 
 def load(folder: Path, targets: Sequence[str] | None = None) -> Side:
@@ -90,14 +88,11 @@ def load(folder: Path, targets: Sequence[str] | None = None) -> Side:
     side = Side("", {}, {}, folder.parent / "tables", defaultdict(list))
     for name, content in stored.folder(folder, targets).items():
         path = folder / f"{name}{stored.SUFFIX}"
-        try:
-            _check_same_machine(path, side.provenance or content["provenance"], content)
-            side.provenance = side.provenance or content["provenance"]
-            side.points |= {point["point"]: point for point in content["points"]}
-            for kernel in content.get("deep") or ():
-                side.deep[kernel["point"] or ""].append(kernel)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise BadInput(path, f"not the results of a target ({error!r})") from None
+        _check_same_machine(path, side.provenance or content["provenance"], content)
+        side.provenance = side.provenance or content["provenance"]
+        side.points |= {point["point"]: point for point in content["points"]}
+        for kernel in content["deep"]:
+            side.deep[kernel["point"] or ""].append(kernel)
     side.name = side.provenance.get("recording") or folder.parent.name
     return side
 
@@ -452,21 +447,18 @@ def compared(
 
 def as_text(found: Comparison) -> str:
     """The text of a comparison, of traces or of anything else."""
-    if not _of_traces(found):
-        return reports.table(found)
-    from ncuflow.compare import traces
-
-    return traces.table(found)
+    return str(_told_by(found).table(found))
 
 
 def sheet(found: Comparison) -> Sheet:
     """The same as one table."""
-    if not _of_traces(found):
-        return reports.sheet(found)
+    return cast(Sheet, _told_by(found).sheet(found))
+
+
+def _told_by(found: Comparison) -> ModuleType:
+    """What has the words for it."""
+    if all(point.metric != EACH for point in found.points):
+        return reports
     from ncuflow.compare import traces
 
-    return traces.sheet(found)
-
-
-def _of_traces(found: Comparison) -> bool:
-    return any(point.metric == EACH for point in found.points)
+    return traces
