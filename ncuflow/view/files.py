@@ -17,7 +17,6 @@ from ncuflow.model import Kernel, Row
 from ncuflow.parsers import breakdown, detail, ncu, ncu_text, show
 from ncuflow.record import quartiles
 from ncuflow.view import launch_detail, model
-from ncuflow.view import model as views
 from ncuflow.view.launch_detail import roofline
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 REPORT, PRINTED, TRACE = ("ncu-rep",), ("csv", "text"), ("sqlite", "nsys-rep")
 
 
-def view(paths: Sequence[str | Path], source: Path | None = None) -> views.View:
+def view(paths: Sequence[str | Path], source: Path | None = None) -> model.View:
     """All files in their order; source: a folder below which source files are looked for.
 
     Raises BadInput where one cannot be read.
@@ -34,9 +33,9 @@ def view(paths: Sequence[str | Path], source: Path | None = None) -> views.View:
     found = [(path, kind_of(path)) for path in paths]
     named = zip(found, reports.distinct([str(path) for path in paths]), strict=True)
     read = [replace(_viewed(path, kind, source), file=name) for (path, kind), name in named]
-    return views.View(
-        reports=[one for one in read if isinstance(one, views.ReportView)],
-        traces=[one for one in read if isinstance(one, views.TraceView)],
+    return model.View(
+        reports=[one for one in read if isinstance(one, model.ReportView)],
+        traces=[one for one in read if isinstance(one, model.TraceView)],
         comparisons=list(_comparisons(found)) if any(k not in TRACE for _, k in found) else [],
     )
 
@@ -49,7 +48,7 @@ def kind_of(path: str | Path) -> str:
     return kind
 
 
-def _viewed(path: str | Path, kind: str, source: Path | None) -> views.ReportView | views.TraceView:
+def _viewed(path: str | Path, kind: str, source: Path | None) -> model.ReportView | model.TraceView:
     if kind in TRACE:
         return _trace_view(profiled.trace(path))
     if kind in PRINTED:
@@ -57,26 +56,26 @@ def _viewed(path: str | Path, kind: str, source: Path | None) -> views.ReportVie
     return _report_view(ncu.read(path, with_lines=False), "ncu", source, path)
 
 
-def _comparisons(found: Sequence[tuple[str | Path, str]]) -> Iterator[views.ComparedReports]:
+def _comparisons(found: Sequence[tuple[str | Path, str]]) -> Iterator[model.ComparedReports]:
     """The first report with each further one; ``head`` counts reports, traces aside."""
     (base, kind), *others = [(Path(path), kind) for path, kind in found if kind not in TRACE]
     for head, (path, its) in enumerate(others, 1):
         if {kind, its} - set(REPORT):
-            yield views.ComparedReports(
+            yield model.ComparedReports(
                 head, None, "what ncu printed is not compared: it has no lines"
             )
             continue
         try:
-            yield views.ComparedReports(head, reports.compare(base, path, records.Thresholds()))
+            yield model.ComparedReports(head, reports.compare(base, path, records.Thresholds()))
         except BadInput as error:
-            yield views.ComparedReports(head, None, error.what)
+            yield model.ComparedReports(head, None, error.what)
 
 
-def _trace_view(trace: Trace) -> views.TraceView:
+def _trace_view(trace: Trace) -> model.TraceView:
     """The view of a trace that was read."""
     ranges = [(row["nvtx"].split("/") if row["nvtx"] else []) for row in trace.timeline]
     document = show.document(trace, _summary(trace.timeline), [])
-    return views.TraceView(
+    return model.TraceView(
         file=Path(trace.file).name,
         devices=list(dict.fromkeys(trace.devices.values())),
         version=trace.nsys_version,
@@ -111,7 +110,7 @@ THREADS_PER_WARP = 32
 
 def _report_view(
     report: ncu.Report, tool: str, source: Path | None = None, path: str | Path | None = None
-) -> views.ReportView:
+) -> model.ReportView:
     """The view of a report that was read; tool: what wrote it, "ncu" or "ncu csv".
 
     source: a folder below which source files are looked for; path: of the report of ncu, of which more than the
@@ -130,7 +129,7 @@ def _report_view(
         for kernel in kernels
         if kernel.longest_launch.index in found
     }
-    return views.ReportView(
+    return model.ReportView(
         file=Path(report.file).name,
         tool=tool,
         devices=report.devices,
@@ -147,11 +146,11 @@ def _report_view(
     )
 
 
-def kernel_view(group: Sequence[Kernel], details: Mapping[int, detail.Detail]) -> views.KernelView:
+def kernel_view(group: Sequence[Kernel], details: Mapping[int, detail.Detail]) -> model.KernelView:
     """The launches of one name; details: of those that are looked at closely."""
     launches = tuple(launch(kernel, details.get(kernel["kernel"])) for kernel in group)
     first = group[0]
-    return views.KernelView(
+    return model.KernelView(
         name=first["name"],
         demangled=first["demangled"],
         launches=launches,
@@ -160,9 +159,9 @@ def kernel_view(group: Sequence[Kernel], details: Mapping[int, detail.Detail]) -
     )
 
 
-def launch(kernel: Kernel, of: detail.Detail | None = None) -> views.LaunchView:
+def launch(kernel: Kernel, of: detail.Detail | None = None) -> model.LaunchView:
     """One launch, judged."""
-    return views.LaunchView(
+    return model.LaunchView(
         kernel=kernel,
         limiter=limiter.judge(kernel["breakdown"], kernel["metrics"], kernel["grid_size"]),
         tree=waits.stall_tree(kernel),
@@ -171,26 +170,26 @@ def launch(kernel: Kernel, of: detail.Detail | None = None) -> views.LaunchView:
     )
 
 
-def distribution(values: Iterable[float | None]) -> views.Distribution | None:
+def distribution(values: Iterable[float | None]) -> model.Distribution | None:
     """Of the known values; None where there is none."""
     known = [value for value in values if value is not None]
     if not known:
         return None
     q25, median, q75 = quartiles(known)
-    return views.Distribution(len(known), min(known), q25, median, q75, max(known), sum(known))
+    return model.Distribution(len(known), min(known), q25, median, q75, max(known), sum(known))
 
 
 # --- one launch ---------------------------------------------------------------------------------
 
 
-def occupancy(kernel: Kernel, of: detail.Detail | None) -> views.Occupancy | None:
+def occupancy(kernel: Kernel, of: detail.Detail | None) -> model.Occupancy | None:
     """Occupancy with its limits; None where the report has none."""
     metrics = kernel["metrics"]
     limit = limiter.occupancy_limit(metrics)
     if limit is None:
         return None
     limits = {name: metrics.get(key) for key, name in limiter.RESOURCES.items()}
-    return views.Occupancy(
+    return model.Occupancy(
         blocks=limit.blocks,
         resources=limit.resources,
         limits={name: int(value) for name, value in limits.items() if value is not None},
@@ -202,7 +201,7 @@ def occupancy(kernel: Kernel, of: detail.Detail | None) -> views.Occupancy | Non
 
 def _needs(
     kernel: Kernel, of: detail.Detail, blocks: int, resources: Sequence[str]
-) -> Iterable[views.NextBlock]:
+) -> Iterable[model.NextBlock]:
     """What would let one block more onto an SM, by the calculator's own curves in the report.
 
     A curve moves one resource alone: where several run out together none of them reaches the next block.
@@ -221,13 +220,13 @@ def _needs(
             continue
         enough = [x for x, fits in curve if x < held and fits >= (blocks + 1) * warps]
         if enough:
-            yield views.NextBlock(resource, held, max(enough))
+            yield model.NextBlock(resource, held, max(enough))
 
 
 SECTION = "ncu --section {}"
 PARTS, STALLS = "what Speed of Light is made of", "stall reasons"
 # (what is shown, the option that brings it, whether a launch has it).
-OF_LAUNCHES: tuple[tuple[str, str, Callable[[views.LaunchView], bool]], ...] = (
+OF_LAUNCHES: tuple[tuple[str, str, Callable[[model.LaunchView], bool]], ...] = (
     ("duration", SECTION.format("SpeedOfLight"), lambda one: one.kernel["duration_ns"] is not None),
     ("Speed of Light, and with it the verdict", SECTION.format("SpeedOfLight"), lambda one: bool(one.kernel["breakdown"])),
     (PARTS, SECTION.format("SpeedOfLight"), lambda one: not breakdown.are_wholes(one.kernel["breakdown"])),
@@ -242,7 +241,7 @@ OF_LAUNCHES: tuple[tuple[str, str, Callable[[views.LaunchView], bool]], ...] = (
     ("NVIDIA's rules", "ncu --apply-rules yes", lambda one: bool(one.kernel["rules"])),
     ("NVTX ranges", "ncu --nvtx", lambda one: bool(one.kernel["nvtx"])),
 )  # fmt: skip
-OF_DETAIL: tuple[tuple[str, str, Callable[[views.LaunchDetail], bool]], ...] = (
+OF_DETAIL: tuple[tuple[str, str, Callable[[model.LaunchDetail], bool]], ...] = (
     ("memory chart", SECTION.format("MemoryWorkloadAnalysis_Chart"), lambda one: one.memory is not None),
     ("use of the pipes", SECTION.format("ComputeWorkloadAnalysis"), lambda one: bool(one.pipes)),
     ("instruction mix", SECTION.format("InstructionStats"), lambda one: bool(one.opcodes)),
@@ -257,8 +256,8 @@ ONLY_A_REPORT = "a report: ncu --export FILE, where this is what ncu printed"
 
 
 def missing(
-    kernels: Sequence[views.KernelView], details: Mapping[int, views.LaunchDetail], closely: bool
-) -> list[views.MissingMetric]:
+    kernels: Sequence[model.KernelView], details: Mapping[int, model.LaunchDetail], closely: bool
+) -> list[model.MissingMetric]:
     """What no kernel of a report has."""
     launches = [launch for kernel in kernels for launch in kernel.launches]
     of_launches = [(w, option) for w, option, has in OF_LAUNCHES if not any(map(has, launches))]
@@ -270,4 +269,4 @@ def missing(
         looked = details.values()
         found = of_launches
         of_details = [(w, option) for w, option, has in OF_DETAIL if not any(map(has, looked))]
-    return [views.MissingMetric(*one) for one in (*found, *of_details)]
+    return [model.MissingMetric(*one) for one in (*found, *of_details)]
