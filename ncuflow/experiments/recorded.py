@@ -5,8 +5,6 @@ the evidence (``ncuflow.findings.choices``). Counters say where the difference b
 what limits each, and what each executes, reads and computes.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The record of an upgrade: what another FlashInfer does to a workload, on the GPU and on the host; and its text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal

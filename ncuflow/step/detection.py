@@ -1,8 +1,6 @@
 """Where the steps of a trace begin and end: by ranges, by replays of CUDA graphs, or by the period of the kernels' names;
 and what their time is made of beside their kernels: gaps, what ran at once, communication that nothing hid."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

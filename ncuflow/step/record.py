@@ -1,7 +1,5 @@
 """What is said of a step: the records of `ncuflow step --json`."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field

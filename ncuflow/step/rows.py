@@ -1,7 +1,5 @@
 """Rows of a step: a kernel's launches that are alike, why they have no roof, and the parts of a step that they are."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

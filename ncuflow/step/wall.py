@@ -1,7 +1,5 @@
 """What steps take without the profiler, and how long the GPU idles then: a profiler that writes down shapes slows the host."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path
