@@ -10,7 +10,7 @@ from command import ncuflow
 from engine_trace import MadeTrace
 
 from ncuflow.compare import traces
-from ncuflow.compare.records import Thresholds
+from ncuflow.compare.records import TOTAL, Thresholds
 from ncuflow.io import BadInput
 
 
@@ -34,7 +34,7 @@ def test_launches_of_one_name_are_samples_of_it(sides):
     assert (gemm.id, gemm.verdict, gemm.samples) == ("gemm", "slower", (30, 29))
     assert (gemm.base, gemm.head) == pytest.approx((101, 151), rel=1e-3)
     assert gemm.low < 0.495 < gemm.high
-    total = gemm.metrics[traces.TOTAL]
+    total = gemm.metrics[TOTAL]
     assert (total.base, total.head) == pytest.approx((3030, 4378))
     assert (norm.id, norm.verdict) == ("norm", "same")  # other arguments of its template
     assert copy.verdict == "not tested"
