@@ -77,6 +77,6 @@ def test_reports_come_in_the_order_asked_for() -> None:
 
 
 def test_a_crash_of_the_reader_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ncu, "_load", crash)
+    monkeypatch.setattr(ncu, "_read_part", crash)
     with pytest.raises(BadInput, match="crashes on"):
         ncu.read(sweep_of("merge_state"))
