@@ -2,6 +2,7 @@
 
 import ast
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,3 +127,24 @@ def test_a_kernel_of_others_whose_shape_is_known_is_refused(tmp_path):
     assert one.roof is not None
     with pytest.raises(CommandError, match="a kernel of vLLM, which no target launches"):
         of_step.script(path, one.number)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("grid", [None, [3, 1, 1]])
+@pytest.mark.parametrize(
+    "name", ["FusedAddRMSNormKernel", "act_and_mul_kernel", "TopPSamplingFromProbKernel"]
+)
+def test_a_file_launches_what_it_names(
+    kernels: list[Any], name: str, grid: list[int] | None, tmp_path: Path
+) -> None:
+    """FlashInfer's launch these grids on any GPU. A file of another grid says that this is not what the trace has."""
+    one = next(one for one in kernels if one.name == name)
+    text, file = of_step.script(TRACE, one.number, MODEL), tmp_path / "kernel.py"
+    said = f'"grid": {[*one.grid]}'
+    assert said in text
+    file.write_text(text.replace(said, f'"grid": {grid or [*one.grid]}'))
+    done = subprocess.run(
+        [sys.executable, file], capture_output=True, text=True, timeout=600, check=False
+    )
+    wanted = "not what kernel" if grid else "same grid and block as kernel"
+    assert (done.returncode == 0, wanted in done.stdout + done.stderr) == (grid is None, True)
