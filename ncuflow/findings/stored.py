@@ -187,6 +187,8 @@ def results(path: Path, struck: bool = True) -> Results:
     for point in found["points"]:
         row = dict.fromkeys(columns.BY_NAME) | point["measurement"]
         point["measurement"] = row | {"point": point["point"], "tier": point["tier"]}
+    for floor in found["noise"].values():
+        floor.setdefault("by_time", [])  # of what is no time
     if struck and (violations := sanity.strike(found)):
         many = with_unit(len(violations), "impossible numbers")
         _warn_once(f"{path}: {many} taken as missing (`ncuflow check sanity`): {violations[0]}")
