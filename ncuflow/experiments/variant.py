@@ -238,8 +238,9 @@ def lay(change: Patch, installed: Path, folder: Path) -> Overlay:
 
 
 def same(one: Path, other: Path) -> bool:
-    """Whether two files are there and hold the same bytes."""
-    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
+    """Whether two files are there and hold the same bytes, as links to one file do."""
+    there = one.is_file() and other.is_file()
+    return there and (one.samefile(other) or filecmp.cmp(one, other, shallow=False))
 
 
 def difference(overlay: Overlay, installed: Path) -> str | None:
@@ -401,7 +402,7 @@ def _differ(installed: Path, other: Path) -> Iterator[PurePosixPath]:
     both = [{*_below(package)} for package in (installed, other)]
     yield from both[0] ^ both[1]
     for file in both[0] & both[1]:
-        if not filecmp.cmp(installed / file, other / file, shallow=False):
+        if not same(installed / file, other / file):
             yield file
 
 
