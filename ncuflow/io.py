@@ -17,17 +17,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import yaml
 
 from ncuflow import locks
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
     from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
@@ -404,13 +404,22 @@ def conforming(
     """What a file holds as a pydantic model. BadInput says that it is not `what`, with the first place where it is not.
 
     strict: text is no number, of records that do not say so themselves."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
-        return TypeAdapter(kind).validate_python(content, strict=strict)
+        found: T = checker(cast(Hashable, kind)).validate_python(content, strict=strict)
     except ValidationError as error:
         text = clean(f"not {what} ({fault(error)})")
         raise BadInput(path, re.sub(r"\s", " ", text)) from None  # names may hold line breaks
+    return found
+
+
+@cache  # it takes longer to make one than to use it
+def checker(kind: Any) -> TypeAdapter[Any]:
+    """What checks that a value is of a type."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def fault(error: ValidationError) -> str:

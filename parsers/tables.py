@@ -22,7 +22,7 @@ from ncuflow import parquet, record
 from ncuflow.io import BadInput, fault, opened, parsed, present, read_as, read_json
 from ncuflow.model import DEEP, PAIRS, REPORTS, SHARED, TABLES, Origin, Row, StoredOrigin
 from ncuflow.parquet import write_table
-from ncuflow.parsers import ncu
+from ncuflow.parsers import ncu, reader
 
 if TYPE_CHECKING:
     from ncuflow.parsers.nsys import Trace
@@ -379,6 +379,15 @@ def write(tables: Tables, out: Path) -> None:
         raise BadInput(out, str(error)) from None
     for name, table in built.items():
         write_table(out / f"{name}.parquet", table)
+
+
+def share(_: Iterable[str]) -> None:
+    """Load what reading a target takes: children of this process find it done."""
+    from ncuflow.parsers import nsys  # noqa: F401 - for the children to inherit
+
+    reader.preload()
+    TimingLine.model_rebuild()
+    PairLine.model_rebuild()
 
 
 def command(batches: list[Path], /, *, evidence: Path, target: str, out: Path) -> None:

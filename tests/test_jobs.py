@@ -53,7 +53,7 @@ def test_a_mistake_of_the_program_leaves_its_traceback(tmp_path, monkeypatch):
 
 
 def test_a_missing_package_is_a_line_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(jobs.USED, "sanity", "nowhere_to_be_found")
+    monkeypatch.setattr(jobs, "LATE", ("nowhere_to_be_found",))
     with pytest.raises(RuntimeError, match="No module named 'nowhere_to_be_found'"):
         in_pool(tmp_path / "log", "check sanity")
     assert (tmp_path / "log").read_text() == "error: No module named 'nowhere_to_be_found'\n"

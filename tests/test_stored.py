@@ -242,3 +242,24 @@ def test_a_file_without_bytes_is_not_read() -> None:
 def test_half_a_surrogate_pair_is_written_as_a_question_mark(tmp_path: Path) -> None:
     write_text(tmp_path / "x.html", json.loads('"a\\ud800b"'))
     assert (tmp_path / "x.html").read_bytes() == b"a?b"
+
+
+def test_what_a_run_read_once_is_given_to_one_and_read_again_where_it_changed(
+    tmp_path, monkeypatch
+):
+    path = written(tmp_path / "results", GOOD)
+    own = stored.results(path)
+    stored.share(["--results", str(tmp_path), str(tmp_path / "none_results.json")])
+    with monkeypatch.context() as patch:
+        patch.setattr(stored, "read_json", None)
+        kept = stored.results(path)
+    assert kept == own
+    kept["points"].clear()
+    assert stored.results(path) == own, "who changes it does so alone"
+    stored.share([str(path)])
+    path.write_text(json.dumps(GOOD | {"deep": [], "warnings": [], "points": []}), encoding="utf-8")
+    assert stored.results(path)["points"] == []
+    path.write_text("{", encoding="utf-8")
+    stored.share([str(path)])
+    with pytest.raises(BadInput):
+        stored.results(path)

@@ -135,3 +135,20 @@ def test_an_older_python_is_told_in_one_line(bare: dict[str, str]) -> None:
     assert done.stderr == "error: ncuflow needs Python 3.11 or newer, and this is 3.10\n"
     for name in ("__init__.py", "__main__.py"):  # what such a Python reads until then
         ast.parse((ROOT / "ncuflow" / name).read_text(encoding="utf-8"), feature_version=(3, 8))
+
+
+def test_a_look_at_what_is_to_do_imports_none_of_the_tables_and_figures(tmp_path: Path) -> None:
+    words = ["-n", "-q", "-s", str(ROOT / "Snakefile"), "--config", "source=recorded"]
+    words += [f"recording={ROOT / 'recordings/h200/0.7.2/default'}"]
+    code = (
+        "import atexit, runpy, sys\n"
+        f"sys.argv[1:] = {words}\n"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+        "runpy.run_module('snakemake', run_name='__main__')"
+    )
+    how = {"capture_output": True, "text": True, "cwd": tmp_path, "check": False}
+    done = subprocess.run([sys.executable, "-c", code], **how)
+    assert done.returncode == 0, done.stderr
+    loaded = done.stderr.splitlines()[-1].split()
+    assert "ncuflow.flow.jobs" in loaded
+    assert {"pandas", "pyarrow", "matplotlib", "cyclopts", "scipy"} & {*loaded} == set()

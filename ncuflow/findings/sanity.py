@@ -67,6 +67,7 @@ CEILINGS = {"datasheet": DATASHEET_RATE, "measured": MEASURED_RATE}
 MOST = {
     "µs": 3.6e9, "MHz": 1e4, "GHz": 10.0, "/thread": 255, "threads": 1024, "GB/s": 1e8, "TFLOPS": 1e7, "of 1": 1e3,
 }  # fmt: skip
+Numeric = int | float  # to write it in a call takes longer than the call
 COUNTED = 1e21
 QUARTILES = ("cold", "hot", "sustained")  # the series of which a row has them
 # The column that is the median of a series of samples.
@@ -388,17 +389,22 @@ def _counted(kernel: Kernel, point: str) -> Iterator[ImpossibleNumber]:
     """What of a launch is counted below zero or beyond all counts, in its own fields, its metrics or its tables."""
     cause = "a counter that overflowed, or a difference taken the wrong way round"
     fields: Row = {**kernel, **(kernel.get("metrics") or {})}
-    tables = {key: rows for key, rows in fields.items() if isinstance(rows, list)}
-    numbers = [(key, [value]) for key, value in fields.items() if key not in tables]
-    numbers += [
-        (key, [value for row in rows if isinstance(row, dict) for value in row.values()])
-        for key, rows in tables.items()
-    ]
-    for key, values in numbers:
-        worst = [v for v in values if isinstance(v, int | float) and not 0 <= v <= COUNTED][:1]
-        if worst and key != "duration_ns" and not key.endswith("_pct"):
-            cell, limit = f"{key} of {kernel.get('name') or 'kernel'}", COUNTED * (worst[0] > 0)
-            yield _found(point, cell, worst[0], limit, "", cause, "count")
+    numbers, tables = [], []
+    for key, value in fields.items():
+        if key == "duration_ns" or key.endswith("_pct"):
+            continue
+        if isinstance(value, list):
+            tables.append(
+                (key, [v for row in value if isinstance(row, dict) for v in row.values()])
+            )
+        else:
+            numbers.append((key, [value]))
+    for key, values in numbers + tables:
+        for value in values:
+            if isinstance(value, Numeric) and not 0 <= value <= COUNTED:
+                cell, limit = f"{key} of {kernel.get('name') or 'kernel'}", COUNTED * (value > 0)
+                yield _found(point, cell, value, limit, "", cause, "count")
+                break
 
 
 def _stall_shares(stalls: list[Stall], name: str, point: str) -> Iterator[ImpossibleNumber]:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -173,6 +174,15 @@ def results(path: Path, struck: bool = True) -> Results:
     struck: also for each number that cannot be, with all that is computed from it; a line on standard error names them.
     Raises BadInput where the file is none, or of another target than its name says.
     """
+    kept = _kept.pop(path, None)  # whom it is given to may change it
+    found = kept[1] if kept and kept[0] == _state(path) else _read(path)
+    if struck and (violations := sanity.strike(found)):
+        many = with_unit(len(violations), "impossible numbers")
+        _warn_once(f"{path}: {many} taken as missing (`ncuflow check sanity`): {violations[0]}")
+    return found
+
+
+def _read(path: Path) -> Results:
     content = read_json(path)
     target = conforming(path, content, Results, "the results of a target", strict=True)["target"]
     if path.name != target + SUFFIX:
@@ -189,10 +199,30 @@ def results(path: Path, struck: bool = True) -> Results:
         point["measurement"] = row | {"point": point["point"], "tier": point["tier"]}
     for floor in found["noise"].values():
         floor.setdefault("by_time", [])  # of what is no time
-    if struck and (violations := sanity.strike(found)):
-        many = with_unit(len(violations), "impossible numbers")
-        _warn_once(f"{path}: {many} taken as missing (`ncuflow check sanity`): {violations[0]}")
     return found
+
+
+_kept: dict[Path, tuple[tuple[int, int], Results]] = {}
+LARGE = 8_000_000  # bytes of a file that is not kept
+
+
+def share(words: Iterable[str]) -> None:
+    """Read the results that the words of a command name, files or folders, for the children of this process to find.
+
+    What cannot be read, or is large, is left to those who ask for it.
+    """
+    for place in map(Path, words):
+        with suppress(BadInput, OSError):
+            folder = inner if (inner := place / "results").is_dir() else place
+            for path in [place] if place.name.endswith(SUFFIX) else folder.glob(f"*{SUFFIX}"):
+                state = _state(path)
+                if state[0] < LARGE and (path not in _kept or _kept[path][0] != state):
+                    _kept[path] = state, _read(path)
+
+
+def _state(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
 
 
 @cache

@@ -480,6 +480,9 @@ def _lines(root: Path, file: str) -> list[str]:
     return path.read_text("utf-8", "replace").splitlines() if path else []
 
 
+share = stored.share
+
+
 def command(*, results: list[Path], evidence: Path, out: Path) -> None:
     """The hottest lines of the kernels of results.
 

@@ -22,14 +22,9 @@ from threading import Lock, Thread
 
 from ncuflow import cli
 
-# Imported in functions, of Snakemake or of commands; what takes long where the words of a command tell that it is used.
-LATE = ("pandas",)
-USED = {"--figures": "ncuflow.pages.markdown.figures"}
-# Of a command the function that does once for all jobs what they share: compiles templates, loads a library.
-SHARED = {
-    "pages": ("ncuflow.pages.markdown.rendering", "compile_shared"),
-    "tables": ("ncuflow.parsers.reader", "preload"),
-}
+# Imported in functions, of libraries and of commands. What the jobs of a command share beside, the function `share` of its
+# module makes, of the words of the first of them.
+LATE = ("cyclopts.help", "pandas", "pyarrow.csv", "pyarrow.parquet")
 Value = str | Path | float | bool | Iterable[str | Path] | None
 # A child has the threads' locks but not the threads: a module that was half imported would be so for ever.
 _importing = Lock()
@@ -45,13 +40,11 @@ def run(log: str, name: str, *given: Value, **options: Value) -> None:
     # Not from a thread of Snakemake's pool: the child would wait for that pool when it ends.
     start = Thread(target=child.start)
     with _importing:
-        used = [module for word, module in USED.items() if word in words]
         try:
-            for module in (*LATE, *used, cli.COMMANDS[name][0]):
+            for module in LATE:
                 import_module(module)
-            if name in SHARED:
-                module, function = SHARED[name]
-                vars(import_module(module))[function]()
+            if share := getattr(import_module(cli.COMMANDS[name][0]), "share", None):
+                share(words)
         except ImportError as error:
             Path(log).write_text(f"error: {error}\n", encoding="utf-8")
             raise RuntimeError(f"ncuflow {name}: {error}") from error
@@ -90,6 +83,13 @@ def _run(words: Sequence[str], log: str) -> None:
     os.dup2(sys.stderr.fileno(), 2)
     gc.disable()  # it lives for one command; the more points, the longer collections go through their rows for nothing
     cli.main(words)
+
+
+def params_are_no_frames() -> None:
+    """Keep Snakemake from importing pandas to see whether a param is a frame: half a second of each start, and ours are none."""
+    from snakemake.persistence import PersistenceBase
+
+    PersistenceBase._serialize_param_pandas = PersistenceBase._serialize_param_builtin
 
 
 FOLDER = ".cache"

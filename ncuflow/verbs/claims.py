@@ -14,10 +14,12 @@ from pathlib import Path
 from ncuflow.claims import files
 from ncuflow.claims.audit import ClaimsAnswer, judge, summary
 from ncuflow.claims.evidence import load
+from ncuflow.findings import stored
 from ncuflow.io import UsageError, write_json
 from ncuflow.verbs.options import AS_TEXT, Printed
 
 ANSWER = ClaimsAnswer
+share = stored.share
 
 
 def command(

@@ -25,6 +25,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from ncuflow.evidence.provenance import one_line
+from ncuflow.findings import stored, tried
 from ncuflow.io import UsageError, read_json, resource, write_text
 from ncuflow.pages import Context
 from ncuflow.pages.context.section import Findings
@@ -206,6 +207,12 @@ def policy(scripts: Sequence[str]) -> str:
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     rest = "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
     return f"default-src 'none'; script-src {allowed}; {rest}"
+
+
+def share(words: Iterable[str]) -> None:
+    """Load what the pages before have read: children of this process find it done."""
+    stored.share(words)
+    tried.every()
 
 
 def command(

@@ -12,6 +12,7 @@ from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
+import matplotlib.backends.backend_svg  # which is loaded where a figure is saved, by each child of a run
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure

@@ -7,14 +7,14 @@ ncuflow pages target --target NAME --results DIR --evidence ROOT --out-dir DIR
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ncuflow.evidence.points import NOT_CAPTURED
 from ncuflow.evidence.provenance import together
-from ncuflow.findings import stored
+from ncuflow.findings import stored, tried
 from ncuflow.findings.jit import elsewhere
 from ncuflow.findings.limiter import BOUND, CEILING, LATENCY, PARTLY, WAITING
 from ncuflow.findings.opportunities import GROUPS, LOST, UNTRIED, WON
@@ -24,7 +24,7 @@ from ncuflow.model import Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.context.section import Findings, target_section, title
 from ncuflow.pages.markdown import guide
-from ncuflow.pages.markdown.rendering import environment, single_spaced, text
+from ncuflow.pages.markdown.rendering import compile_shared, environment, single_spaced, text
 from ncuflow.target.contract import known
 
 CAPTURED = {
@@ -216,6 +216,15 @@ def render(page: str, findings: Findings, target: str | None = None) -> str:
         lines = "".join(f"- {text(reason)}\n" for reason in findings.struck)
         page_text += f"\n## Struck through\n\n{lines}"
     return page_text
+
+
+def share(words: Sequence[str]) -> None:
+    """Load what the pages of all targets are made of: children of this process find it done."""
+    stored.share(words)
+    tried.every()
+    compile_shared()
+    if "--figures" in words:
+        from ncuflow.pages.markdown import figures  # noqa: F401 - for the children to inherit
 
 
 def command(

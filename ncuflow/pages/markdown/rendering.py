@@ -199,7 +199,6 @@ def environment(*beside: Path) -> jinja2.Environment:
     return _environment((*template_folders(), *beside))
 
 
-@cache
 def compile_shared() -> None:
     """Compile what the pages of all targets are made of: children of this process find it done."""
     for name in ("target.md.j2", "_macros.j2", "guide/_section.md.j2", "guide/_algorithm.md.j2"):
