@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import some
 
-from ncuflow.race import rounds
+from ncuflow.race import EFFECT
 from ncuflow.race.rounds import AA, ALPHA, LOOKS, Race, advised
 from scripts.archive import same_winners
 
@@ -87,7 +87,7 @@ def test_two_runs_agree_and_regret_little_against_all_times_to_the_end() -> None
         regrets.append(true[taken] / min(true.values()) - 1)
     same, decided = same_winners(pairs)
     assert decided > 40 and same >= 0.95 * decided
-    assert median(regrets) == 0 and max(regrets) <= rounds.EFFECT
+    assert median(regrets) == 0 and max(regrets) <= EFFECT
 
 
 def test_of_a_tie_the_default_is_taken_and_else_what_departs_from_it_least() -> None:

@@ -91,6 +91,15 @@ def test_the_list_of_commands_imports_none_of_them(capsys: pytest.CaptureFixture
     assert run_python(code)[1] == "['ncuflow.cli', 'ncuflow.io', 'ncuflow.locks']\n"
 
 
+@pytest.mark.parametrize("verb", ["try", "upgrade"])
+def test_what_an_experiment_takes_is_said_without_what_it_runs(verb: str) -> None:
+    code = f"import sys; from ncuflow.cli import dispatch; dispatch(['{verb}', '--help']); "
+    code += "print(*sys.modules, file=sys.stderr)"
+    loaded = run_python(code)[1].split()
+    heavy = ("pydantic", "ncuflow.record", "ncuflow.experiments", "ncuflow.pages", "ncuflow.sweep")
+    assert "ncuflow.verbs.options" in loaded and {*heavy} & {*loaded} == set()
+
+
 def test_no_name_of_a_command_stands_for_two() -> None:
     modules = {(module, name if name in BESIDE else "") for name, (module, _) in COMMANDS.items()}
     assert len(COMMANDS) == len(USER) + len(PARTS) + len(RULES) == len(modules)

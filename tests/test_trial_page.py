@@ -160,7 +160,7 @@ def test_try_writes_it_and_leaves_standard_output_to_the_record(tmp_path, monkey
         assert [change.name for change in changes] == ["x.patch", "y.patch", "z.patch"]
         yield from every()
 
-    monkeypatch.setattr("ncuflow.verbs.trial.tried", tried)
+    monkeypatch.setattr("ncuflow.experiments.trial.tried", tried)
     out, record = tmp_path / "try.html", tmp_path / "try.json"
     given = ["try", "x.patch", "y.patch", "--target", "decode", "--html", str(out)]
     assert dispatch([*given, "--json", str(record), "z.patch"]) == EXIT[every()[0].outcome]

@@ -41,7 +41,7 @@ from ncuflow.parsers import show as shown
 from ncuflow.parsers import show_ncu
 from ncuflow.parsers.show_ncu import ReportAnswer, TraceAnswer
 from ncuflow.process import die_with_parent, python_environment
-from ncuflow.race import rounds
+from ncuflow.race import EFFECT
 from ncuflow.step.record import StepAnswer
 from ncuflow.target.contract import load
 
@@ -354,7 +354,7 @@ def advise(
     where = root.inside(folder) if folder else locate.shipped()
     _known(target)
     if where.is_dir():
-        return _timed(advised.advise(where, [target], {}, METRIC, rounds.EFFECT), limit)
+        return _timed(advised.advise(where, [target], {}, METRIC, EFFECT), limit)
     found = advised.read(where)
     found.shapes = [shape for shape in found.shapes if shape.target == target]
     found.rules = [rule for rule in found.rules if rule.target == target]

@@ -17,7 +17,7 @@ from math import expm1, log, sqrt
 from statistics import fmean, median, stdev
 from typing import Literal
 
-from ncuflow.race import record, sides
+from ncuflow.race import EFFECT, record, sides
 
 ALPHA = 0.05  # of a run: the chance that it calls a change slower or faster that is neither
 LOOKS = (6, 9, 13, 19, 28, 40)  # rounds after which is looked
@@ -107,7 +107,6 @@ def _quantile(freedom: int, alpha: float) -> float:
     return float(stats.t.ppf(1 - alpha / 2, freedom))
 
 
-EFFECT = 0.02  # of 1: a smaller difference does not matter
 AA = "#control"  # behind the name of the default's A/A control
 Decision = Literal["winner", "tie", "undecided"]
 

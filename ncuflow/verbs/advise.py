@@ -37,7 +37,7 @@ from ncuflow.experiments.search import measured as searched
 from ncuflow.experiments.text import advice_text, search_text
 from ncuflow.io import UsageError, not_over, write_json, write_text
 from ncuflow.pages.html import experiments as page
-from ncuflow.race import eta, rounds
+from ncuflow.race import EFFECT, eta
 from ncuflow.run import FATAL, OK, SOME_FAILED
 from ncuflow.sweep.points import Planned, of_target
 from ncuflow.target.contract import Target, load
@@ -69,7 +69,7 @@ def command(
     counters: Path | None = None,
     html: options.OutFile = None,
     budget: Annotated[list[str] | None, options.Each] = None,
-    effect: options.Effect = rounds.EFFECT,
+    effect: options.Effect = EFFECT,
     patience: options.Seconds = 120.0,
     jobs: options.Jobs = None,
     printed: options.Printed = options.AS_TEXT,

@@ -18,7 +18,7 @@ from pathlib import Path
 from ncuflow.experiments import bisection, versions
 from ncuflow.experiments.versions import COLD, BisectedPoint, Source
 from ncuflow.io import UsageError, not_over, write_json
-from ncuflow.race.rounds import EFFECT
+from ncuflow.race import EFFECT
 from ncuflow.verbs.options import AS_TEXT, Effect, OutFile, Printed, Seconds, exclusive
 
 ANSWER = bisection.Bisection

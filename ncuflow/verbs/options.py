@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from pydantic import BaseModel
 
-from ncuflow import answer
 from ncuflow.io import BadInput, JsonObject, UsageError, dump_json, emit, scratch
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 STDIN = "/dev/stdin"  # what "-" stands for
 
@@ -119,6 +120,8 @@ class Printed:
 
     def tell_all(self, found: Sequence[BaseModel], text: str, out: Path | None = None) -> None:
         """The answers to several files: the JSON of one, or a list of all."""
+        from ncuflow import answer  # with pydantic, which no help needs
+
         if not self.json or len(found) == 1:
             self.tell(found[0], text, out)
         else:
@@ -132,6 +135,8 @@ class Printed:
         out: str | Path | None = None,
     ) -> None:
         """Print the answer's JSON or its text, or write it to a file."""
+        from ncuflow import answer
+
         if self.json:
             answer.tell(answer.limited(found, self.limit), out)
         else:

@@ -16,22 +16,28 @@ exit  0 faster or the same    1 it does not compile, or nothing could be run    
 With --from it is 0 where the record is one.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from ncuflow import answer
-from ncuflow.experiments.record import EXIT, Trial, Trials, read
-from ncuflow.experiments.text import ranked, ranking, trial_text
-from ncuflow.experiments.trial import TrialPlan, tried
 from ncuflow.io import UsageError, emit, not_over, write_json, write_text
-from ncuflow.pages.html import experiments as page
-from ncuflow.race.rounds import EFFECT
-from ncuflow.sweep.points import of_target
+from ncuflow.race import EFFECT
 from ncuflow.verbs.options import Effect, Jobs, OutFile, Seconds, blocks_of, exclusive
 
-ANSWER = Trial | Trials
+if TYPE_CHECKING:
+    from ncuflow.experiments.record import Trial, Trials
+
+
+def __getattr__(name: str) -> Any:
+    """ANSWER, which help does without."""
+    from ncuflow.experiments.record import Trial, Trials
+
+    if name != "ANSWER":
+        raise AttributeError(name)
+    return Trial | Trials
 
 
 def command(
@@ -62,6 +68,13 @@ def command(
         limit: seconds of a check or a burst, after which a variant hangs (default: 300)
         jobs: files compiled at once (default: one per core)
     """
+    from ncuflow import answer
+    from ncuflow.experiments.record import EXIT
+    from ncuflow.experiments.text import ranked, ranking, trial_text
+    from ncuflow.experiments.trial import TrialPlan, tried
+    from ncuflow.pages.html import experiments as page
+    from ncuflow.sweep.points import of_target
+
     # Of the words behind --json the first is its file: those after it are changes.
     changes, written = [*change, *(json or ())[1:]], json[0] if json else None
     on_screen = json != []
@@ -93,6 +106,10 @@ def command(
 
 def _again(record: Path, html: Path | None) -> None:
     """Show what was recorded: on the screen, or as a page."""
+    from ncuflow.experiments.record import read
+    from ncuflow.experiments.text import ranking, trial_text
+    from ncuflow.pages.html import experiments as page
+
     not_over(html, record)
     trials = read(record)
     if html is not None:
@@ -106,4 +123,7 @@ def _record(trials: list[Trial], changes: int) -> Trial | Trials:
     """Of one change its trial, of several all that have ended, the first in rank first."""
     if changes == 1:
         return trials[0]
+    from ncuflow.experiments.record import Trials
+    from ncuflow.experiments.text import ranked
+
     return Trials(trials=[trial for _, trial in ranked(trials)])

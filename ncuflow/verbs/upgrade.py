@@ -13,20 +13,28 @@ call on the host, and plan(). What is slower on the GPU is explained by counters
 exit  0 no slower    1 nothing could be run    2 bad input    3 slower somewhere, on the GPU or the host    4 wrong somewhere
 """
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from ncuflow.experiments.upgrade import EXIT, Upgrade, read, upgrade_text
-from ncuflow.experiments.upgrading import UpgradePlan, bisected, upgraded
 from ncuflow.io import UsageError, not_over, write_json, write_text
-from ncuflow.pages.html import experiments as page
-from ncuflow.race.rounds import EFFECT
-from ncuflow.sweep import served
+from ncuflow.race import EFFECT
 from ncuflow.verbs.options import AS_TEXT, Effect, Jobs, OutFile, Printed, Seconds
 
-ANSWER = Upgrade
+if TYPE_CHECKING:
+    from ncuflow.experiments.upgrade import Upgrade
+
+
+def __getattr__(name: str) -> Any:
+    """ANSWER, which help does without."""
+    from ncuflow.experiments.upgrade import Upgrade
+
+    if name != "ANSWER":
+        raise AttributeError(name)
+    return Upgrade
 
 
 def command(
@@ -65,6 +73,11 @@ def command(
         jobs: files compiled at once (default: one per core)
         cache: folder that keeps versions and what they compiled
     """
+    from ncuflow.experiments.upgrade import EXIT, read, upgrade_text
+    from ncuflow.experiments.upgrading import UpgradePlan, bisected, upgraded
+    from ncuflow.pages.html import experiments as page
+    from ncuflow.sweep import served
+
     not_over(out, again, *(workload or ()))
     not_over(html, again, *(workload or ()))
     if again is not None:
