@@ -119,13 +119,14 @@ def parse(text: str) -> ast.expr:
         raise ExpressionError(f"not an expression: {text.strip()!r} ({error})") from error
 
 
-def names(text: str) -> list[str]:
+@lru_cache(maxsize=4096)
+def names(text: str) -> tuple[str, ...]:
     """The value names that an expression reads, in order of first use, without functions."""
     nodes = list(ast.walk(parse(text)))
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     found = [n for n in nodes if isinstance(n, ast.Name) and id(n) not in called]
     found.sort(key=lambda node: node.col_offset)  # an expression is one line, see parse
-    return list(dict.fromkeys(node.id for node in found))
+    return tuple(dict.fromkeys(node.id for node in found))
 
 
 def evaluate(text: str, values: Mapping[str, Any], functions: Functions | None = None) -> Any:

@@ -198,6 +198,7 @@ def _contributors(known: list[tuple[float, Term]]) -> str:
     return " + ".join(dict.fromkeys(_formula(term) for term in active))
 
 
+@cache  # of some hundred terms, each of every kernel
 def _formula(term: Term) -> str:
     product = " × ".join(term.names)
     return product if term.factor == 1 else f"{term.factor:g} × {product}"

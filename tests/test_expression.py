@@ -94,7 +94,7 @@ def test_a_number_beyond_every_float_is_unknown(text):
 
 
 def test_names_are_those_of_values_in_order():
-    assert names("max(b, 2 * a) - b") == ["b", "a"]
+    assert names("max(b, 2 * a) - b") == ("b", "a")
 
 
 @pytest.mark.parametrize(

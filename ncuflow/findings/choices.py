@@ -126,15 +126,15 @@ def effects(choice: Choice, results: Results) -> list[Effect]:
         for metric in choice.metrics:
             one = pair and _in_turns(pair, metric, turns.values(), fixed)
             found.append(one or _apart(base, other, metric, results.get("noise") or {}, fixed))
-    told = {
-        point["point"]: tuple(traits(str(results.get("target")), point["params"]).items())
-        for point in points
-    }
+    by_id, target = {point["point"]: point for point in points}, str(results.get("target"))
     known = [
-        (replace(one, traits=told[one.base_point]), samples) for one, samples in filter(None, found)
+        (
+            replace(one, traits=tuple(traits(target, by_id[one.base_point]["params"]).items())),
+            samples,
+        )
+        for one, samples in filter(None, found)
     ]
     if choice.of_kernels:
-        by_id = {point["point"]: point for point in points}
         known = [(_of_kernels(one, by_id), samples) for one, samples in known]
     tests = _tested([samples for _, samples in known])
     return [_judged(one, test) for (one, _), test in zip(known, tests, strict=True)]

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -261,6 +261,17 @@ class Target:
         self.parameters = self.parameters | {name: values[0] for name, values in named.items()}
         self.choices = {**named, **self.choices}
 
+    @cached_property
+    def _kinds(self) -> dict[str, tuple[set[type], bool]]:
+        """The types that a value of each parameter can have, and whether it can be any of them."""
+        return {
+            name: (
+                {type(default), *map(type, self.choices.get(name, ()))},
+                name not in self.choices,
+            )
+            for name, default in self.parameters.items()
+        }
+
     def point_id(self, p: Params) -> str:
         """Id of a point: also its NVTX range, so unique and stable for good."""
         return f"{self.name}/" + (self.id.format(**p) if isinstance(self.id, str) else self.id(p))
@@ -270,11 +281,10 @@ class Target:
 
         Raises ValueError for one of another kind than the target's, by which no page could compute or sort.
         """
-        for name, default in self.parameters.items():
-            kinds = {type(default), *map(type, self.choices.get(name, ()))}
+        for name, (kinds, free) in self._kinds.items():
             if name not in p:
                 continue
-            value, free = p[name], name not in self.choices
+            value = p[name]
             if type(value) not in kinds or (free and type(value) is int and not 1 <= value <= MOST):
                 raise ValueError(f"parameter {name!r} cannot be {value!r}")
         return {**self.parameters, **p}
