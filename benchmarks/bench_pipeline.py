@@ -28,7 +28,8 @@ from ncuflow.evidence import location
 ROOT = Path(__file__).parents[1]
 PARTS = ("Snakefile", "workflows", "config", "profiles", "ncuflow", "parsers", "targets", "templates", "claims")  # fmt: skip
 # The yardstick of a run, as busy as the machine is at that moment: Snakemake's command, and what the modules that `all`
-# loads import of others at their top (python -X importtime -m snakemake … all); pandas is loaded by pyarrow and Snakemake.
+# loads import of others at their top (python -X importtime -m snakemake … all); pandas is loaded by pyarrow. scipy.stats, a third
+# of it, is what they imported once: it stays, so that figures compare.
 LIBRARIES = (
     "import jinja2, markdown_it, matplotlib.figure, ncu_report, numpy, pandas, pyarrow.compute, pyarrow.csv,"
     " pyarrow.parquet, pydantic, scipy.stats, snakemake.cli, yaml"
