@@ -133,8 +133,7 @@ def pair(
 
 def compare(base: Side, head: Side, settings: Thresholds) -> Row:
     """The comparison as ``compare.json`` holds it."""
-    found: Row = json.loads(json.dumps(asdict(verdict.compare(base, head, settings))))
-    return found
+    return json.loads(json.dumps(asdict(verdict.compare(base, head, settings))))
 
 
 def profile(row: Row) -> attribution.Profile:

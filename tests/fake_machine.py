@@ -157,8 +157,7 @@ class Machine:
         import pyarrow.parquet
 
         path = self.folder / f"outputs/fake/tables/toy/{name}.parquet"
-        rows: list[dict[str, object]] = pyarrow.parquet.read_table(path).to_pylist()
-        return rows
+        return pyarrow.parquet.read_table(path).to_pylist()
 
 
 def make(folder: Path, points: int = 7, batch_size: int = 4) -> Machine:

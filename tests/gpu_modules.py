@@ -40,8 +40,7 @@ Plan = Mapping[str, Any]
 
 def needs_gpu(name: str) -> pytest.MarkDecorator:
     """The marker of a test that launches a target's defaults."""
-    mark: pytest.MarkDecorator = getattr(pytest.mark, MARKERS[name in LONG])
-    return mark
+    return getattr(pytest.mark, MARKERS[name in LONG])
 
 
 def skip_without_cute_dsl(reasons: Iterable[str | None]) -> None:

@@ -60,7 +60,6 @@ def module(advice: Advice, tmp_path: Path) -> ModuleType:
     path = tmp_path / "advised.py"
     path.write_text(python_module(advice, {"decode": DECODE}), encoding="utf-8")
     spec = importlib.util.spec_from_file_location("advised", path)
-    assert spec is not None and spec.loader is not None
     found = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(found)
     return found

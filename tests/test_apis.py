@@ -129,7 +129,6 @@ def test_a_call_is_run_checked_and_restored(torch: Any, monkeypatch: pytest.Monk
     launch = apis.prepare({"api": "half", "tokens": 8, "batch": 1})
     assert launch.work is not None and launch.work["flops"] is None
     assert launch.work["bytes"] == 8 * 4 * 4  # in place: once, and no workspace
-    assert launch.reset is not None
     launch.run()
     launch.reset()
     launch.run()

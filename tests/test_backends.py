@@ -5,7 +5,6 @@ import socket
 import sys
 
 import pytest
-from command import ncuflow
 from flashinfer_source import flashinfer_package
 
 from ncuflow.cli import dispatch
@@ -183,19 +182,6 @@ def test_where_flashinfer_downloads_from_is_read_of_it(monkeypatch, tmp_path):
 )
 def test_a_gpu_is_known_by_words_of_its_name(said, capability):
     assert capability_of(said) == capability
-
-
-def test_an_unknown_gpu_or_sweep_is_one_line():
-    for words, said in (
-        (["--gpu", "B2"], "no GPU 'B2'; there are "),
-        (["--gpu", "A100", "--sweep", "x"], "there is no sweep 'x'; there are: "),
-        (["--gpu", ""], "no GPU ''; there are "),
-        (["--gpu", "99.9"], "no GPU '99.9'; there are "),
-        (["--sweep", "default"], "it needs --gpu"),
-        (["--gpu", "A100", "--sweep", ""], "there is no sweep ''; there are: "),
-    ):
-        done = ncuflow("targets", *words)
-        assert done.returncode == 2 and said in done.stderr
 
 
 @pytest.mark.parametrize("gpus", [["10.0"], ["9.0"], [], ["8.9", "9.0"]])

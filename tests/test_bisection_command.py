@@ -131,7 +131,6 @@ def test_git_finds_the_commit_by_what_the_documentation_says(
         git("add", "-A")
         git("commit", "-qm", takes)
         commits.append(git("rev-parse", "HEAD").strip())
-    assert JUDGE is not None and LINK is not None
     judge = JUDGE[1].replace("--target decode", f"--target twice {more}")
     (tmp_path / "judge.sh").write_text(judge)
     done("sh", "-c", LINK[0])

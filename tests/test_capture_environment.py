@@ -210,8 +210,7 @@ def looked(folder: Path) -> dict[str, Any]:
     with pytest.raises(SystemExit) as ended:
         cli.main(["preflight", *words])
     assert ended.value.code == 0 and (folder / "environment.json").exists()
-    found: dict[str, Any] = json.loads((folder / "ceilings.json").read_text())
-    return found
+    return json.loads((folder / "ceilings.json").read_text())
 
 
 def test_the_gpu_is_asked_who_uses_it_before_it_is_measured(

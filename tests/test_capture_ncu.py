@@ -53,8 +53,7 @@ def profile(bench: Path, *more: str) -> int:
 
 
 def recorded(bench: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((bench / "out/sweep.json").read_text())
-    return found
+    return json.loads((bench / "out/sweep.json").read_text())
 
 
 def timed(bench: Path, **status: str) -> None:

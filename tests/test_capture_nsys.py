@@ -232,8 +232,7 @@ def trace(*more: str, target: str = "rope") -> int:
 
 
 def recorded(bench: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((bench / "out/trace.json").read_text())
-    return found
+    return json.loads((bench / "out/trace.json").read_text())
 
 
 def test_a_complete_trace_is_scrubbed(bench: Path) -> None:

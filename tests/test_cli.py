@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -123,10 +124,53 @@ def test_an_older_name_goes_on_and_names_the_new_one(name, capsys):
     assert said.out.startswith(f"usage: ncuflow {now} ")
 
 
-def test_an_unknown_command_is_bad_usage():
-    done = ncuflow("shwo", "x.ncu-rep")
-    said = "error: no command 'shwo'; did you mean 'show'?\n`ncuflow --help` lists them\n"
-    assert (done.returncode, done.stderr) == (2, said)
+USAGE = [
+    ("shwo x.ncu-rep", "error: no command 'shwo'; did you mean 'show'?\n`ncuflow --help` lists them\n"),
+    ("try . --target rmsnorm --effect 0", "'0' is no change between 0.1% and 50%"),
+    ("try . --target rmsnorm --effect x", "'x' is no change"),
+    ("try . --target rmsnorm --limit 0", "for --limit. It has to be above 0"),
+    ("try . --target rmsnorm --jobs 0", "for --jobs. It has to be above 0"),
+    ("try . --target rmsnorm --blocks {}", "not a list of one object or more"),
+    ("""try . --target rmsnorm --blocks '[{"m": 1}]'""", "unknown parameter 'm'"),
+    ("try . --target rmsnorm --points none.json", "none.json: no such file"),
+    ("try . --target decoed", "unknown kernel target 'decoed'"),
+    ("search rmsnorm --knobs tiles", "rmsnorm has no tunable 'tiles'; it has: threads"),
+    ("search kv_append", "kv_append declares no tunables"),
+    ("search decoed", "unknown kernel target 'decoed'"),
+    ("search rmsnorm --budget 0", "'0' is no number of variants, or of seconds"),
+    ("search rmsnorm --budget 1.5", "'1.5' is no number of variants"),
+    ("search rmsnorm --patience 0", "for --patience. It has to be above 0"),
+    ("""search rmsnorm --blocks '[{"m": 1}]'""", "unknown parameter 'm'"),
+    ("upgrade", "--to VERSION and --workload or --model are needed"),
+    ("upgrade --to 0.7.1 --model gpt-7", "--model 'gpt-7': choose from llama-3-8b"),
+    ("upgrade --again x.json --to 1", "--again is of what was measured"),
+    ("export trace --results x --out x", " needs --"),
+    ("export junit --out x", " needs --"),
+    ("export bencher --out x", " needs --"),
+    ("export script nothing/B1 --out x", "unknown kernel target 'nothing'"),
+    ("export script decode/B1_nowhere --out x", "no sweep and no results have decode/B1_nowhere"),
+    ("""export script decode --blocks '[{"batch": [1, 2]}]' --out x""", "2 points: a script is of one"),
+    ("""export script decode --blocks '[{"batches": 1}]' --out x""", "unknown parameter 'batches'"),
+    ("""export script decode/B1 --blocks '[{"batch": 1}]' --out x""", "--blocks goes with a target"),
+    ("check gate.yaml", "requirements need --results"),
+    ("check gate.yaml --results x --threshold 0.1", "--threshold"),
+    ("check sanity .", "no results here"),
+    ("targets --gpu B2", "no GPU 'B2'; there are "),
+    ("targets --gpu A100 --sweep x", "there is no sweep 'x'; there are: "),
+    ("targets --gpu ''", "no GPU ''; there are "),
+    ("targets --gpu 99.9", "no GPU '99.9'; there are "),
+    ("targets --sweep default", "it needs --gpu"),
+    ("targets --gpu A100 --sweep ''", "there is no sweep ''; there are: "),
+    ("mcp --root nowhere", "nowhere: no such folder"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "said"), USAGE)
+def test_bad_usage_says_what_is_wrong_and_writes_nothing(words, said, tmp_path):
+    (tmp_path / "gate.yaml").write_text("[]")
+    done = ncuflow(*shlex.split(words), cwd=tmp_path)
+    assert done.returncode == 2 and said in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["gate.yaml"]
 
 
 def test_help_of_a_command_and_the_version():

@@ -8,7 +8,6 @@ from typing import Any
 import jsonschema
 import junitparser
 import pytest
-from command import ncuflow
 from results_data import completed, entry
 
 from ncuflow.cli import dispatch
@@ -155,12 +154,6 @@ def test_the_timeline_as_chrome_trace(finished: Any, tmp_path: Path) -> None:
     assert kernels[0]["dur"] == first["duration_ns"] / 1e3
 
 
-@pytest.mark.parametrize("words", [["trace", "--results", "x"], ["junit"], ["bencher"]])
-def test_an_export_without_its_source_is_bad_usage(words, tmp_path):
-    done = ncuflow("export", *words, "--out", tmp_path / "x")
-    assert done.returncode == 2 and " needs --" in done.stderr
-
-
 @pytest.mark.parametrize("read", ["results", "--require", "--comparison"])
 def test_an_export_is_not_written_over_what_it_is_made_of(read: str, results: Path) -> None:
     (path, *_) = results.glob("*_results.json")
@@ -205,18 +198,6 @@ def test_an_earlier_name_of_the_check_names_the_new_one(results, capsys):
     for name in ("require", "gate"):
         assert dispatch([name, *words]) == 1
         assert capsys.readouterr() == (out, f"{err}note: {name} is now `ncuflow check`\n")
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ([], "requirements need --results"),
-        (["--results", "x", "--threshold", "0.1"], "--threshold"),
-    ],
-)
-def test_a_check_says_what_goes_with_which_file(more, said, tmp_path):
-    done = ncuflow("check", gate(tmp_path, "[]"), *more)
-    assert done.returncode == 2 and said in done.stderr
 
 
 def test_a_share_above_one_stops_the_gate(results: Path) -> None:

@@ -601,7 +601,6 @@ def test_what_killed_processes_left_of_temporary_folders_goes(tmp_path):
             [sys.executable, "-c", code.format(then)], env=environment, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        assert process.stdout is not None
         return process, Path(process.stdout.readline().strip())
 
     kill = "os.kill(os.getpid(), signal.SIGKILL)"

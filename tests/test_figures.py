@@ -76,7 +76,6 @@ def counters(axes: Axes) -> list[float]:
 
 def labels(axes: Axes) -> list[str]:
     legend = axes.get_legend()
-    assert legend is not None
     return [text.get_text() for text in legend.get_texts()]
 
 
@@ -262,7 +261,6 @@ def test_labels_neither_overlap_nor_leave_the_figure() -> None:
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
     legend = figure.axes[0].get_legend()
-    assert legend is not None
     boxes = [text.get_window_extent(canvas.get_renderer()) for text in legend.get_texts()]
     assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
     assert max(box.x1 for box in boxes) <= figure.bbox.x1

@@ -96,7 +96,6 @@ def refused(why: str | None = None, wait_s: float = 0, **how: bool) -> None:
 
 
 def first_line(child: Child) -> str:
-    assert child.stdout is not None
     return child.stdout.readline().strip()
 
 
@@ -371,7 +370,6 @@ def profiler(python) -> Callable[[], Child]:
 
 def waits(child: Child) -> None:
     """Return when a child has said that it waits for its turn."""
-    assert child.stderr is not None
     assert child.stderr.readline().startswith("waiting for ")
 
 
@@ -485,7 +483,6 @@ def test_what_outlives_a_timed_run_does_not_keep_the_host(timed, start, tmp_path
     left = 'import subprocess; print(subprocess.Popen(["sleep", "100"], stdout=subprocess.DEVNULL).pid)'
     child = start("--slot", "--", sys.executable, "-c", f"{TIMED}\n{left}", str(tmp_path))
     assert [first_line(child), first_line(child)] == ["starts", "measures"]
-    assert child.stdin is not None
     child.stdin.write("go\n")
     child.stdin.flush()
     daemon = int(first_line(child))

@@ -53,8 +53,7 @@ def collect(folder: Path, marker: str) -> dict[str, Any]:
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests", folder)))
     said = python("-m", "pytest", *words, cwd=folder, PYTHONPATH=paths)
     assert (folder / "collected.json").exists(), said
-    found: dict[str, Any] = json.loads((folder / "collected.json").read_text())
-    return found
+    return json.loads((folder / "collected.json").read_text())
 
 
 @pytest.fixture(scope="module", params=some_by_default(["gpu or gpu_long", "gpu"], 2))

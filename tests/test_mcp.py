@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import ncuflow
 from conftest import ROOT
 
 from ncuflow.cli import ended
@@ -53,8 +52,7 @@ async def answer(client: Any, tool: str, **asked: Any) -> dict[str, Any]:
     said: str = found.content[0].text
     assert not found.is_error and found.structured_content is None, said
     assert len(said.encode()) <= MOST_BYTES or "limit" in asked, (tool, len(said))
-    content: dict[str, Any] = json.loads(said)
-    return content
+    return json.loads(said)
 
 
 async def refusal(client: Any, tool: str, **asked: Any) -> str:
@@ -348,8 +346,3 @@ def test_one_signal_ends_it() -> None:
             assert child.wait(30) == 128 + signal.SIGTERM
         finally:
             child.kill()
-
-
-def test_a_folder_that_is_not_there_is_bad_usage():
-    done = ncuflow("mcp", "--root", "nowhere")
-    assert done.returncode == 2 and "nowhere: no such folder" in done.stderr

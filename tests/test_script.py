@@ -12,7 +12,7 @@ from typing import Any
 
 import gpu_modules
 import pytest
-from command import ncuflow, python
+from command import python
 from conftest import ROOT, some
 
 from ncuflow.cli import dispatch
@@ -189,23 +189,6 @@ def test_a_point_of_results_is_found_by_its_id(tmp_path, monkeypatch, recorded):
 
     write_json(folder / "merge_state_results.json", found)
     assert exported.planned(other.id, None)[1] == other
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["nothing/B1"], "unknown kernel target 'nothing'"),
-        (["decode/B1_nowhere"], "no sweep and no results have decode/B1_nowhere"),
-        (["decode", "--blocks", '[{"batch": [1, 2]}]'], "2 points: a script is of one"),
-        (["decode", "--blocks", '[{"batches": 1}]'], "unknown parameter 'batches'"),
-        ([DEFAULT, "--blocks", '[{"batch": 1}]'], "--blocks goes with a target"),
-    ],
-)
-def test_what_is_no_point_is_one_line(words, said, tmp_path):
-    out = tmp_path / "point.py"
-    done = ncuflow("export", "script", *words, "--out", out)
-    assert done.returncode == 2 and said in done.stderr
-    assert not out.exists()
 
 
 @pytest.mark.parametrize(

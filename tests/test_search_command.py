@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import jsonschema
 import pytest
-from command import ncuflow
 from conftest import ROOT
 from test_trial_command import HEADER, Machine, made_machine
 from test_trial_command import pytestmark as pytestmark
@@ -78,20 +77,3 @@ def test_a_setting_that_does_not_compile_costs_the_variants_that_have_it(machine
     timed = {"us=110", "us=95", "module=plain", "us=110 module=plain", "us=95 module=plain"}
     assert {one.name for one in shape.candidates} == timed
     assert str(machine.folder) not in said
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["rmsnorm", "--knobs", "tiles"], "rmsnorm has no tunable 'tiles'; it has: threads"),
-        (["kv_append"], "kv_append declares no tunables"),
-        (["decoed"], "unknown kernel target 'decoed'"),
-        (["rmsnorm", "--budget", "0"], "'0' is no number of variants, or of seconds"),
-        (["rmsnorm", "--budget", "1.5"], "'1.5' is no number of variants"),
-        (["rmsnorm", "--patience", "0"], "for --patience. It has to be above 0"),
-        (["rmsnorm", "--blocks", '[{"m": 1}]'], "unknown parameter 'm'"),
-    ],
-)
-def test_bad_usage(words, said):
-    done = ncuflow("search", *words)
-    assert done.returncode == 2 and said in done.stderr

@@ -60,7 +60,6 @@ def test_one_gpu_is_no_finding(examples: Path) -> None:
 def test_a_change_that_is_faster_on_two_gpus_has_a_page(
     example: outcomes.Example, examples: Path
 ) -> None:
-    assert example.trial is not None
     keep(examples / example.name, on_another(example.trial))
     made = speedups.pages(examples, FOLDER)
     assert set(made) == {FOLDER / f"{example.name}.md", FOLDER / "README.md"}

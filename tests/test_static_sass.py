@@ -83,7 +83,6 @@ def test_each_instruction_of_a_loop_is_counted_once_and_what_is_strange_is_other
     mix = {"UTCHMMA": 2, "LDTM.x32": 3, "STTM.x16": 1, "UBLKCP.S.G": 1, "UTCBAR": 1}
     mix |= {"SYNCS.PHASECHK": 2, "UTMALDG.4D": 2, "IADD3": 5, "UNHEARDOF.NEW": 7}
     loop = gpu_pages._loop({"hot_loop": {"instructions": sum(mix.values()), "mix": mix}})
-    assert loop is not None
     of = ("tensor", "tensor memory", "async copies", "barriers")
     assert [loop[name] for name in of] == [2, 4, 3, 3]
     assert loop["other"] == 12 and loop["by"] == ["tcgen05"]

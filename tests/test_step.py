@@ -746,7 +746,6 @@ def test_a_pair_saves_between_its_cold_and_its_sustained_times():
     has set in."""
     with ExitStack() as stack:
         results = reference.evidence(None, ROOT / "recordings/h200/0.7.2/default", stack).results("prefill")  # fmt: skip
-    assert results is not None
     sizes = {"seq_len": 8192, "batch": 1, "qo_heads": 32, "kv_heads": 8, "head_dim": 128, "layout": "paged"}  # fmt: skip
     points = {point["point"]: point["measurement"]["time_sustained_us"] for point in results["points"]}  # fmt: skip
     names = "prefill/paged_S{}_B1_H32_K8_D128_f16_{}_c"

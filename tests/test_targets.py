@@ -173,7 +173,6 @@ def points_of(name: str) -> list[sweep.Planned]:
 @pytest.mark.parametrize("name", [name for name in NAMES if load(name).written])
 def test_a_target_writes_less_than_it_moves(name: str) -> None:
     target = load(name)
-    assert target.written is not None
     found = points_of(name)
     assert found
     for point in found:

@@ -11,7 +11,6 @@ from typing import Any
 
 import fake_race
 import pytest
-from command import ncuflow
 from fake_race import FAKE
 
 from ncuflow.cli import dispatch
@@ -183,25 +182,6 @@ def test_a_function_takes_the_place_of_an_api_beside_a_patch(machine: Machine) -
     assert trials["mine:twice"].modules == [] and trials["mine:twice"].change.files == []
     assert "mine:twice is code, and runs as the user" in said
     assert "compiling 1 module of the change" in said
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--effect", "0"], "'0' is no change between 0.1% and 50%"),
-        (["--effect", "x"], "'x' is no change"),
-        (["--limit", "0"], "for --limit. It has to be above 0"),
-        (["--jobs", "0"], "for --jobs. It has to be above 0"),
-        (["--blocks", "{}"], "not a list of one object or more"),
-        (["--blocks", '[{"m": 1}]'], "unknown parameter 'm'"),
-        (["--points", "none.json"], "none.json: no such file"),
-        (["--target", "decoed"], "unknown kernel target 'decoed'"),
-    ],
-)
-def test_bad_usage(words, said, tmp_path):
-    target = [] if "--target" in words else ["--target", "rmsnorm"]
-    done = ncuflow("try", tmp_path, *target, *words)
-    assert done.returncode == 2 and said in done.stderr
 
 
 def test_without_flashinfer_nothing_can_be_run(tmp_path, monkeypatch):

@@ -33,7 +33,6 @@ def test_widths_are_those_of_what_went_and_of_what_came() -> None:
 
 def test_more_instructions_for_the_same_bytes_is_said_with_how_many() -> None:
     point = trial_data.point(trial_data.as_is, 3)
-    assert point.counters is not None
     for side, executed in ((point.counters.base, 1e6), (point.counters.change, 3.2e6)):
         side[0].metrics |= {"inst_executed": executed, "dram_bytes_write": 1e6}
     said = list(reasons(point, [kernel(LDG_E_128=-4, LDG_E=16)]))

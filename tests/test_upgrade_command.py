@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import fake_race
 import pytest
@@ -105,18 +104,3 @@ def test_what_is_wrong_or_does_not_compile_leaves_the_other_shapes(
     points = found.points
     assert points["twice/plain_n3"].timing is not None
     assert points["twice/toy_n3"].timing is None and reason in said
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "--to VERSION and --workload or --model are needed"),
-        (["--to", "0.7.1", "--model", "gpt-7"], "--model 'gpt-7': choose from llama-3-8b"),
-        (["--again", "x.json", "--to", "1"], "--again is of what was measured"),
-    ],
-)
-def test_bad_usage_is_one_line(words: list[str], said: str) -> None:
-    from command import ncuflow
-
-    done: Any = ncuflow("upgrade", *words)
-    assert done.returncode == 2 and said in done.stderr
