@@ -7,6 +7,7 @@ import fcntl
 import gc
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from ncuflow.evidence import location
 from ncuflow.evidence.manifest import checksums, sealed
 from ncuflow.findings import locate, stored
 from ncuflow.model import Results
+from ncuflow.parsers import ncu, nsys
 
 if TYPE_CHECKING:
     import fake_machine
@@ -225,6 +227,29 @@ def recorded(results_once: Callable[[Path, str], Path]) -> Recorded:
         return stored.results(made / f"results/{target}_results.json")
 
     return results
+
+
+@pytest.fixture(scope="module")
+def read_once() -> Iterator[None]:
+    """Of reports and traces that the tests of a module read again and again each is read once; who asks gets a copy."""
+
+    def kept(read: Callable[..., T]) -> Callable[..., T]:
+        made: dict[bytes, bytes] = {}
+
+        def once(path: str | Path, *more: Any, **how: Any) -> T:
+            place = Path(path).absolute()
+            stat = place.stat() if place.exists() else None
+            key = pickle.dumps((str(path), str(place), stat and stat.st_mtime_ns, more, how))
+            if key not in made:
+                made[key] = pickle.dumps(read(path, *more, **how))
+            return pickle.loads(made[key])
+
+        return once
+
+    with pytest.MonkeyPatch.context() as patch:
+        for tool in (ncu, nsys):
+            patch.setattr(tool, "read", kept(tool.read))
+        yield
 
 
 @pytest.fixture(scope="session")

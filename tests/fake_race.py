@@ -1,5 +1,6 @@
 """The project on a machine with one GPU that is none, whose FlashInfer is none either: experiments in real processes."""
 
+import json
 import os
 import sys
 import zipfile
@@ -45,6 +46,14 @@ def run(machine: Path, *words: str, cwd: Any = None, path: str = "", **env: str)
 
 def ncuflow(machine: Path, *words: str, **how: str) -> tuple[int, str]:
     return run(machine, sys.executable, "-m", "ncuflow", *words, **how)
+
+
+def recorded(machine: Path, *words: str, **how: str) -> tuple[int, str, Any]:
+    """(exit status, output, its record as JSON or None) of a command that writes one."""
+    out = machine / "out.json"
+    out.unlink(missing_ok=True)
+    status, said = ncuflow(machine, *words, "--out", str(out), **how)
+    return status, said, json.loads(out.read_text()) if out.exists() else None
 
 
 def wheel(folder: Path, version: str, files: dict[str, str]) -> None:

@@ -20,12 +20,8 @@ from ncuflow.io import BadInput
 
 def advised(machine: Path, *words: str) -> tuple[int, str, Any]:
     """(exit status, output, what was written or None) of an advice."""
-    out = machine / "advice.json"
-    out.unlink(missing_ok=True)
     page = [] if "--audit" in words else ["--html", str(machine / "page.html")]
-    command = ["advise", "--patience", "2", "--out", str(out), *page]
-    status, said = fake_race.ncuflow(machine, *command, *words)
-    return status, said, json.loads(out.read_text()) if out.exists() else None
+    return fake_race.recorded(machine, "advise", "--patience", "2", *page, *words)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,8 @@ from conftest import ROOT, some
 from ncuflow.cli import PARTS, USER, dispatch
 from ncuflow.findings import derivation, locate
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 RECORDING = ROOT / "recordings/h200/0.7.2/default"
 DEEP = RECORDING / "decode/deep/deep.ncu-rep.xz"
 TRACE = next((RECORDING / "decode").glob("b*/trace.sqlite.xz"))

@@ -23,6 +23,8 @@ from ncuflow.io import BadInput
 from ncuflow.parsers import ncu, nsys
 from ncuflow.parsers.registry import METRICS
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 DEEP = ROOT / "recordings/h200/0.7.2/default/decode/deep/deep.ncu-rep.xz"
 (TRACE,) = (ROOT / "recordings/h200/0.7.2/default/decode").glob("b*/trace.sqlite.xz")
 ENGINE = ROOT / "tests/data/engine/trace.json.xz"

@@ -1,7 +1,6 @@
 """`ncuflow bisect` over wheels, and git's over commits, from end to end: real processes, builds and pipes; FlashInfer and the
 GPU are none."""
 
-import json
 import os
 import re
 import shutil
@@ -47,12 +46,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def bisected(machine: Path, *words: str) -> tuple[int, str, Bisection | None]:
     """(exit status, output, record or None)."""
-    out = machine / "out.json"
-    out.unlink(missing_ok=True)
-    command = ["bisect", "--point", "twice/toy_n3", "--out", str(out)]
-    status, said = fake_race.ncuflow(machine, *command, *words)
-    found = Bisection.model_validate(json.loads(out.read_text())) if out.exists() else None
-    return status, said, found
+    command = ["bisect", "--point", "twice/toy_n3", *words]
+    status, said, found = fake_race.recorded(machine, *command)
+    return status, said, found and Bisection.model_validate(found)
 
 
 def test_the_wheel_that_became_slower_is_found_beside_one_that_does_not_compile(machine, tmp_path):

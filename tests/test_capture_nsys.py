@@ -235,7 +235,9 @@ def recorded(bench: Path) -> dict[str, Any]:
     return json.loads((bench / "out/trace.json").read_text())
 
 
-def test_a_complete_trace_is_scrubbed(bench: Path) -> None:
+def test_a_complete_trace_is_scrubbed_and_its_record_names_no_path(bench, monkeypatch):
+    """And nsys has a minimal environment, and libraries of its own that the program does not see."""
+    monkeypatch.setenv("NCUFLOW_NSYS_LD_LIBRARY_PATH", "/nsys/libraries")
     assert trace() == 0
     record = recorded(bench)
     assert record["kernels"] == {"rope/T512": 1, "rope/T4096": 2}
@@ -244,34 +246,17 @@ def test_a_complete_trace_is_scrubbed(bench: Path) -> None:
     stored = (bench / "out/trace.sqlite").read_bytes()
     assert TOKEN.encode() not in stored and b"alice" not in stored
     assert sorted(p.name for p in (bench / "out").iterdir()) == ["trace.json", "trace.sqlite"]
-
-
-def test_record_names_the_command_without_a_path(bench: Path) -> None:
-    trace()
-    text = (bench / "out/trace.json").read_text()
-    command = json.loads(text)["command"]
+    text, command = (bench / "out/trace.json").read_text(), record["command"]
     assert command[:3] == ["nsys", "profile", "--trace=cuda,nvtx"]
     assert command[command.index("python") :][:5] == ["python", "-m", "ncuflow", "launch", "rope"]
     assert '"/' not in text and str(bench) not in text and "libraries" not in text
     ran = f"env LD_LIBRARY_PATH=/program/libraries {sys.executable} -m ncuflow launch rope"
     assert ran in (bench / "args").read_text()
-
-
-def test_nsys_sees_a_minimal_environment(bench: Path) -> None:
-    trace()
     seen = (bench / "seen").read_text()
-    assert TOKEN not in seen
     home = re.search("^HOME=(.*)$", seen, re.MULTILINE)
-    assert home is not None and home.group(1) != str(Path.home())
+    assert TOKEN not in seen and home and home[1] != str(Path.home())
     name = "FLASHINFER_WORKSPACE_BASE"
     assert f"{name}={Path.home()}" in seen or name in os.environ
-
-
-def test_libraries_of_a_relocated_nsys_do_not_reach_the_program(
-    bench: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NCUFLOW_NSYS_LD_LIBRARY_PATH", "/nsys/libraries")
-    trace()
     assert (bench / "nsys-libraries").read_text().strip() == "/nsys/libraries"
     program_seen = (bench / "program-seen").read_text()
     assert "LD_LIBRARY_PATH=/program/libraries" in program_seen

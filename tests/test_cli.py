@@ -36,6 +36,8 @@ from ncuflow.gpu.nvml import NoGpuError
 from ncuflow.io import replacing, status_line
 from ncuflow.verbs import run as workflow
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 ROOMS = ("ncuflow", "targets", "parsers")
 
 
@@ -298,20 +300,29 @@ DEEP = ROOT / "recordings/h200/0.7.2/default/decode/deep/deep.ncu-rep.xz"
 MERGE = ROOT / "recordings/h200/0.7.2/default/merge_state/deep/deep.ncu-rep.xz"
 
 
-def test_several_files_and_standard_input_are_read_one_after_the_other(monkeypatch) -> None:
+def test_several_files_and_standard_input_are_read_one_after_the_other(monkeypatch, tmp_path):
+    one, two = tmp_path / "one.csv", tmp_path / "two.csv"
+    for path, kernels in ((one, "abc"), (two, "d")):
+        rows = [f'"{n}","{name}","5.5"\n' for n, name in enumerate(kernels)]
+        path.write_text('"ID","Kernel Name","gpu__time_duration.sum"\n"","","us"\n' + "".join(rows))
+
+    def piped(verb, content, *words):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
+        return ncuflow(verb, "-", *words)
+
     for verb in ("show", "explain"):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(MERGE.read_bytes()), "utf-8"))
-        piped = ncuflow(verb, "-", "--json")
-        one, two = (json.loads(ncuflow(verb, path, "--json").stdout) for path in (DEEP, MERGE))
-        assert json.loads(ncuflow(verb, DEEP, MERGE, "--json").stdout) == [one, two]
-        assert "scratch" not in piped.stdout and "-#0" in piped.stdout
-        assert piped.stdout.replace("-#0", f"{MERGE}#0").count(str(MERGE))
-        text = ncuflow(verb, DEEP, MERGE).stdout
-        assert text == "\n".join(ncuflow(verb, path).stdout for path in (DEEP, MERGE))
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"no report"), "utf-8"))
-        assert ncuflow(verb, "-").stderr.startswith("error: -: no kernel in it")
-    rows = ncuflow("show", DEEP, MERGE, "--format", "csv").stdout.splitlines()
-    assert [row.split(",")[0] for row in rows[1:]] == [str(DEEP)] * 3 + [str(MERGE)]
+        said = piped(verb, two.read_bytes(), "--json").stdout
+        alone = [json.loads(ncuflow(verb, path, "--json").stdout) for path in (one, two)]
+        assert json.loads(ncuflow(verb, one, two, "--json").stdout) == alone
+        assert "scratch" not in said and "-#0" in said
+        assert said.replace("-#0", f"{two}#0").count(str(two))
+        text = ncuflow(verb, one, two).stdout
+        assert text == "\n".join(ncuflow(verb, path).stdout for path in (one, two))
+        assert piped(verb, b"no report").stderr.startswith("error: -: no kernel in it")
+    packed = piped("show", MERGE.read_bytes(), "--json").stdout
+    assert json.loads(packed)["report"]["kernels"] > 0
+    rows = ncuflow("show", one, two, "--format", "csv").stdout.splitlines()
+    assert [row.split(",")[0] for row in rows[1:]] == [str(one)] * 3 + [str(two)]
 
 
 def test_a_table_for_a_pull_request_is_one_and_holds_no_markup_of_a_file() -> None:

@@ -366,9 +366,10 @@ def test_sides_without_a_common_point_are_one_line(tmp_path: Path) -> None:
     [
         ({"flashinfer": "0.7.2"}, {}, "FlashInfer 0.7.2, the rest of this side 0.6.18"),
         ({"gpu": "NVIDIA H100"}, {}, "GPU NVIDIA H100, the rest of this side NVIDIA H200"),
+        ({"flashinfer": "0.6.18 and 0.7.2", "mixed": ["flashinfer"]}, {}, "FlashInfer 0.6.18 and 0.7.2: measured apart"),
         ({}, {"gpu": "NVIDIA H100"}, "points of NVIDIA H100"),
     ],
-)
+)  # fmt: skip
 def test_results_of_two_machines_or_versions_are_not_one_side(
     provenance: dict, measurement: dict, says: str, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from ncuflow.compare import records
 from ncuflow.compare.records import Comparison, Thresholds
 from ncuflow.compare.verdict import load
 from ncuflow.findings import locate
-from ncuflow.io import write_json
+from ncuflow.io import read_json, write_json
 from ncuflow.pages.markdown.comparison import render
 
 RECORDINGS = ROOT / "recordings"
@@ -38,8 +38,12 @@ def compared(shared: Path) -> Compared:
 
     @cache
     def of(base: str, head: str) -> dict[str, Any]:
-        sides = (load(results_of(name, shared)) for name in (base, head))
-        return compare(*sides, Thresholds())
+        def fill(folder: Path) -> None:
+            sides = (load(results_of(name, shared)) for name in (base, head))
+            write_json(folder / "compare.json", compare(*sides, Thresholds()))
+
+        place = shared / "-".join(("compared", base, head)).replace("/", "-")
+        return read_json(filled_once(place, fill) / "compare.json")
 
     return of
 

@@ -25,6 +25,8 @@ from ncuflow.io import BadInput, UsageError
 from ncuflow.model import Kernel
 from ncuflow.parsers import ncu, nsys
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 SHIPPED = ROOT / "recordings/h200/0.7.2/default"
 DEEP = SHIPPED / "decode/deep/deep.ncu-rep.xz"
 (SWEEP,) = SHIPPED.glob("decode/b*/sweep.ncu-rep.xz")

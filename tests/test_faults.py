@@ -620,6 +620,7 @@ def test_what_killed_processes_left_of_temporary_folders_goes(tmp_path):
 # --- upgrades ---------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_after_an_upgrade_every_row_says_with_what_it_was_measured(machine):
     page = machine.folder / "outputs/fake/reports/toy.md"
     index = machine.folder / "outputs/fake/captures/source_index.json"

@@ -299,21 +299,17 @@ def says_nothing(child: Child) -> bool:
     return not select.select([child.stdout], [], [], PATIENCE_S)[0]
 
 
-def test_what_is_timed_does_not_start_beside_one_that_measures(timed):
-    with (lock.lock_folder() / "host.quiet").open("a") as measured:
-        fcntl.flock(measured, fcntl.LOCK_EX)
+@pytest.mark.parametrize("measures", [True, False])
+def test_what_is_timed_starts_beside_one_that_starts_and_not_beside_one_that_measures(
+    timed, measures
+):
+    with (lock.lock_folder() / "host.quiet").open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX if measures else fcntl.LOCK_SH)
         child = timed()
+        assert measures or first_line(child) == "starts"
         assert says_nothing(child)
-    assert [first_line(child), first_line(child)] == ["starts", "measures"]
-    assert finish(child)[0] == 0
-
-
-def test_what_is_timed_starts_beside_one_that_starts_and_measures_after_it(timed):
-    with (lock.lock_folder() / "host.quiet").open("a") as starting:
-        fcntl.flock(starting, fcntl.LOCK_SH)
-        child = timed()
-        assert first_line(child) == "starts" and says_nothing(child)
-    assert first_line(child) == "measures"
+    said = ["starts", "measures"][not measures :]
+    assert [first_line(child) for _ in said] == said
     assert not quiet(fcntl.LOCK_SH)
     assert finish(child)[0] == 0
 

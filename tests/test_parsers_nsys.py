@@ -476,11 +476,3 @@ def test_the_command_in_its_three_forms(path):
     assert len(command(path, "--format", "csv").stdout.splitlines()) == 4
     table = command(path).stdout
     assert "MergeKernel" in table and max(map(len, table.splitlines())) <= 100
-
-
-def test_bad_input_is_one_line_and_exit_2(path):
-    path.write_bytes(NOT_EXPORTS["ncu"][0])
-    done = command(path, "--out", path.with_name("out.txt"))
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith(f"error: {path}: ") and done.stderr.count("\n") == 1
-    assert not path.with_name("out.txt").exists()

@@ -48,7 +48,7 @@ def test_what_differs_stands_side_by_side(own, mixed, shown):
     earlier = capture(date="2026-02-27T09:00:00Z", **own)
     found = of_captures(ENVIRONMENT, [capture(), earlier])
     assert found["mixed"] == mixed
-    assert shown in one_line(found)
+    assert shown in one_line(found) and "not all measured with one" in one_line(found)
     assert found["date"] == "2026-02-27 to 2026-03-03"
     again = together([found, found, of_captures(ENVIRONMENT, [capture()])])
     assert again == found

@@ -40,25 +40,13 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def upgraded(machine: Path, base: str, to: str, *words: str) -> tuple[int, str, Upgrade | None]:
     """(exit status, output, record or None) from a wheel to another."""
-    out = machine / "out.json"
-    out.unlink(missing_ok=True)
     ends = [f"flashinfer_python-{version}-py3-none-any.whl" for version in (base, to)]
-    command = [
-        "upgrade",
-        "--workload",
-        "called",
-        "--from",
-        ends[0],
-        "--to",
-        ends[1],
-        "--out",
-        "out.json",
-    ]
-    status, said = fake_race.ncuflow(machine, *command, *words, path=str(machine / "site"))
-    found = Upgrade.model_validate(json.loads(out.read_text())) if out.exists() else None
-    return status, said, found
+    command = ["upgrade", "--workload", "called", "--from", ends[0], "--to", ends[1], *words]
+    status, said, found = fake_race.recorded(machine, *command, path=str(machine / "site"))
+    return status, said, found and Upgrade.model_validate(found)
 
 
+@pytest.mark.exhaustive
 def test_a_release_that_changes_nothing_is_the_same_on_gpu_and_host(machine: Path) -> None:
     status, said, found = upgraded(machine, "0.6.1", "0.6.2")
     assert status == 0 and found is not None, said
@@ -72,10 +60,14 @@ def test_a_release_that_changes_nothing_is_the_same_on_gpu_and_host(machine: Pat
     assert {point.call.effect for point in found.points.values() if point.call} == {0.03}
 
 
-def test_a_slower_release_is_named_with_the_engines_sum(machine: Path) -> None:
-    status, said, found = upgraded(machine, "0.6.1", "0.6.3")
+def test_a_slower_release_is_named_with_the_engines_sum_and_the_wheel_that_made_it_so(
+    machine: Path,
+) -> None:
+    status, said, found = upgraded(machine, "0.6.1", "0.6.3", "--bisect")
     assert status == 3 and found is not None, said
     assert found.gpu_time is not None and found.gpu_time.outcome == "slower"
+    assert found.call_time is not None
+    assert found.host is not None and [shape.count for shape in found.shapes] == [5, 1, 2]
     points = found.points
     outcomes = {name: points[f"twice/{name}"].outcome for name in ROWS}
     assert outcomes == {"toy_n3": "slower", "toy_n4": "slower", "plain_n3": "same"}
@@ -84,18 +76,16 @@ def test_a_slower_release_is_named_with_the_engines_sum(machine: Path) -> None:
     assert "slower" in said and "twice/toy_n3" in said
     assert found.jit_base_s and found.jit_change_s
     assert upgrade_text(found) in said
-
-
-def test_the_wheel_that_made_it_slower_is_found(machine: Path) -> None:
-    status, said, found = upgraded(machine, "0.6.1", "0.6.3", "--bisect")
-    assert status == 3 and found is not None, said
     (search,) = found.bisections
     assert search.point == "twice/toy_n3" and search.over == "wheels"
     assert [(pair.before, pair.after) for pair in search.found] == [("0.6.2", "0.6.3")]
     assert "twice/toy_n3: between 0.6.2 and 0.6.3" in said
 
 
-@pytest.mark.parametrize(("version", "reason"), [("0.6.4", "wrong"), ("0.6.5", "does not compile")])
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [("0.6.4", "wrong"), pytest.param("0.6.5", "does not compile", marks=pytest.mark.exhaustive)],
+)
 def test_what_is_wrong_or_does_not_compile_leaves_the_other_shapes(
     machine, version, reason
 ) -> None:
