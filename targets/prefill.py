@@ -143,13 +143,13 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     where = table.planned if table else (kv_indptr,)
     kind = f"BatchPrefillWith{'Paged' if paged else 'Ragged'}KVCacheWrapper"
     wrapper = getattr(flashinfer, kind)(attention.workspace(q), "NHD", **asked(p)["wrapper"])
-    sizes, settings = attention.sizes(p)[: 4 if paged else 3], _settings(p, q)
+    heads, settings = attention.sizes(p)[: 4 if paged else 3], _settings(p, q)
     caches = ((k.held, v.held),) if paged else (k.held, v.held)
     given = (q, *caches, *_scales(p, q))
     factors = attention.scale_factors(k, v)
 
     def plan() -> None:
-        wrapper.plan(indptr, *where, *sizes, **settings)
+        wrapper.plan(indptr, *where, *heads, **settings)
 
     def keys_values(sequence: int) -> tuple[Tensor, ...]:
         if table:
