@@ -127,9 +127,9 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         return (first, attention.decoded(*given, sums=True)) if asked_too else (first,)
 
     plan()
-    extremes = attention.extremes(p, q, k, v, table)
+    put = attention.extremes(p, q, k, v, table)
     if p["launch"] == "eager" and p["backend"] in ("auto", "fa2"):
-        extremes = attention.with_sums(asked_too, extremes)
+        put = attention.with_sums(asked_too, put)
     return Launch(
         run=captured(run) if p["launch"] == "graph" else run,
         output=lambda: (out, *sums) if asked_too else (out,),
@@ -138,7 +138,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         buffers=lambda: (out,),
         plan=plan,
         info=plan_info(wrapper),
-        extremes=extremes,
+        extremes=put,
     )
 
 
