@@ -49,7 +49,10 @@ KEPT = Path("examples")
 EXAMPLES = KEPT / "changes"
 APPLIED = KEPT / "engine/applied.json"
 A = TypeVar("A", bound=answer.Answer)
-APIS = "recordings/*/*/apis"
+APIS = (
+    "recordings/*/*/apis",
+    "recordings/*/*/cases",
+)  # what the second has takes the first's place
 MOST_REASON = 160  # characters
 WIDTH = 120  # of a line of prose
 _PART = re.compile(r"(<!-- scripts/docs\.py: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -145,13 +148,14 @@ def columns() -> str:
 
 def apis() -> str:
     """The APIs with a trace template, measured on the recorded GPU or with the reason why not."""
-    found = [
-        point
-        for path in sorted(location.matching(APIS)[-1].rglob("timing.jsonl.xz"))
+    points = {
+        str(point["point"]): point
+        for folder in APIS
+        for path in sorted(location.matching(folder)[-1].rglob("timing.jsonl.xz"))
         for point in of_captures.read(path)
-    ]
+    }
     measured, others = [], defaultdict(list)
-    for point in sorted(found, key=lambda point: str(point["point"])):
+    for _, point in sorted(points.items()):
         api = f"`{json.loads(point['params'])['api']}`"
         if point["status"] == "ok":
             rate = point["bytes"] / point["cold_us"] / 1e3
@@ -161,7 +165,7 @@ def apis() -> str:
     why = sorted(others.items(), key=lambda one: (-len(one[1]), one[0]))
     rows = (f"| {reason} | {len(names)} | {', '.join(names)} |" for reason, names in why)
     return (
-        f"{len(measured)} of {len(found)} were measured:\n\n"
+        f"{len(measured)} of {len(points)} were measured:\n\n"
         + _rows("API | cold time | bytes of its tensors, each once, over it", measured)
         + "\n"
         + _rows("why not | APIs | which", rows)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ncuflow.target import ranks, reference
-from ncuflow.target.contract import Choice, Target, Work
+from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor
 from ncuflow.target.source import Backend, Build, Jit, Source, Symbol, no_backend, rival
@@ -39,7 +39,7 @@ ONESHOT_MIB = {2: 512, 4: 64, 8: 42}
 
 
 def unable(p: Params, gpu: GpuFacts) -> str | None:
-    """Why this GPU cannot run the point; None if it can. How many GPUs there are, the launch finds."""
+    """Why this GPU cannot run the point; None if it can."""
     if any(p[key] > most for key, most in MOST.items()):
         return "its workspace is for " + ", ".join(f"{most} {key}" for key, most in MOST.items())
     if p["variant"] == "twoshot" and p["tokens"] <= p["ranks"]:
@@ -349,6 +349,7 @@ TARGET = Target(
     small={"tokens": 16},
     id="{variant}_R{ranks}_T{tokens}_D{hidden}_{dtype}",
     unable=unable,
+    ranks=lambda p: int(p["ranks"]),
     free=lambda p: {"variant": "auto"},
     resolves=resolves,
     asked=asked,
@@ -396,5 +397,16 @@ TARGET = Target(
             "auto",
         ),
         Choice("allreduce_vllm_nccl", "vLLM's or NCCL, a norm apart", "variant", "vllm", NCCL),
+    ),
+    opportunities=(
+        Opportunity(
+            what="two shots",
+            shown="one shot sends the {tokens} rows of each rank to all {ranks}; two send the same in parts, and the sums round",
+            where="variant == 'oneshot' and ranks > 2",
+            symbol=Symbol("trtllm_allreduce_fusion", "comm/trtllm_ar.py"),
+            change="`use_oneshot=False` from the size on at which the choice below turns",
+            choice="allreduce_shots",
+            bound="1 - 2 / ranks",
+        ),
     ),
 )

@@ -10,8 +10,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import os
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -20,6 +22,7 @@ from ncuflow.target.attention import resolved
 from ncuflow.target.contract import Target, Work
 from ncuflow.target.launch import (
     GpuFacts,
+    Inputs,
     Launch,
     NotHereError,
     Params,
@@ -30,8 +33,10 @@ from ncuflow.target.launch import (
 from ncuflow.target.reference import Compared, cloned, defaults, limited, tensors
 from ncuflow.target.source import Build, Source
 from ncuflow.target.workload import Block, Definition, Entry, Workload
+from ncuflow.targets.api_cases import CASES
 
 DEVICE = "cuda"
+NAMES = "NCUFLOW_APIS"  # the environment variable with the names of all, as importing FlashInfer takes seconds
 CONVENTION = "ncuflow: the tensors of the template once; FLOPs unknown"
 BUILD_S = 120  # that the modules of an API may take
 AXES: dict[str, tuple[str, ...]] = {
@@ -108,8 +113,16 @@ GENERATORS |= {
     "tinygemm_bf16": ("tinygemm2.gen_tinygemm2_module",),
     "top_k_varlen": ("topk.gen_topk_module",),
 }  # fmt: skip
-# FlashInfer documents these for compute capability 10 alone, and has no is_compute_capability_supported for them.
-BLACKWELL = ("rmsnorm_sigmoid_gate", "gated_residual_")
+# FlashInfer has these for compute capability 10 alone, and no is_compute_capability_supported for them: the body of what
+# quantises to blocks is empty below, and leaves its output as it was, without an error (seen on an H200).
+BLACKWELL = (
+    "rmsnorm_sigmoid_gate",
+    "gated_residual_",
+    "fp4_quantize",
+    "nvfp4_quantize",
+    "mxfp4_quantize",
+    "mxfp8_quantize",
+)
 # Modules of FlashInfer that an import of the rest does not need.
 APART = (
     "comm",
@@ -133,14 +146,21 @@ PRECISION = {
 
 @dataclass
 class Template:
-    """A decorated function of FlashInfer and its trace template."""
+    """A function of FlashInfer and its trace template, None of one that has a case of its own (``ncuflow.targets.api_cases``)."""
 
     api: str
     function: Callable[..., Any]
     trace: Any
 
+    @property
+    def called(self) -> str:
+        """E.g. flashinfer.norm.rmsnorm."""
+        return f"{self.function.__module__}.{self.function.__qualname__}"
+
     def absent(self) -> str | None:
         """What the template lacks to be measured; None if it has all."""
+        if self.api in CASES:
+            return None
         if (
             self.api.startswith(("moe_", "trtllm_", "cute_dsl_fused_moe", "mono_moe"))
             and "moe" in self.api
@@ -185,7 +205,20 @@ def templates() -> dict[str, Template]:
     for function, trace, label in _TRACE_REGISTRY:
         name = label if label not in found else f"{label}__{function.__name__}"
         found.setdefault(name, Template(name, function, trace))
+    for name, case in CASES.items():
+        with suppress(ImportError, AttributeError):  # another version of FlashInfer
+            found[name] = Template(name, case.function, None)
     return found
+
+
+def every() -> tuple[str, ...]:
+    """The names of all, found once for this process and those that it starts; without FlashInfer those that have a case."""
+    if NAMES not in os.environ:
+        try:
+            os.environ[NAMES] = ",".join(sorted(templates()))
+        except ImportError:
+            return tuple(sorted(CASES))
+    return tuple(os.environ[NAMES].split(","))
 
 
 def point_id(p: Params) -> str:
@@ -216,6 +249,8 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     here = {"compute_capability": f"{major}.{minor}"}
     if reason := template.absent() or template.unable(here):
         raise NotHereError(reason)
+    if template.api in CASES:
+        return _of_case(template, p, seed)
     torch.manual_seed(seed)
     made = template.trace.init(device=DEVICE, **sizes(template.trace, p))
     made = LAYOUTS.get(p["api"], dict)(made)
@@ -261,10 +296,46 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         plan=plan,
         reset=reset if kept else None,
         info={
-            "api": f"{template.function.__module__}.{template.function.__qualname__}",
+            "api": template.called,
             **settings,
         },
         work={**work(p)._asdict(), "bytes": _moved(arguments, outputs)},
+    )
+
+
+def _of_case(template: Template, p: Params, seed: int) -> Launch:
+    """As ``prepare``, of a call whose inputs and reference are the project's own."""
+    import torch
+
+    made = CASES[template.api].make(p, Inputs(f"apis/{point_id(p)}", seed, DEVICE))
+    last: dict[str, Any] = {}
+
+    def run() -> None:
+        last["out"] = made.run()
+
+    with limited(BUILD_S, "its modules are not built"):
+        if made.plan is not None:
+            made.plan()
+        run()
+        torch.cuda.synchronize()
+
+    def output() -> tuple[Tensor, ...]:
+        return tuple(one.float() for one in made.read(last["out"]))
+
+    return Launch(
+        run=run,
+        output=output,
+        reference=lambda: tuple(one.float() for one in made.expected()),
+        tolerance=made.tolerance,
+        buffers=output,
+        allocates=True,
+        plan=made.plan,
+        reset=made.reset,
+        info={"api": template.called},
+        work={
+            **work(p)._asdict(),
+            "bytes": _moved({"given": list(made.inputs)}, tensors(last["out"])),
+        },
     )
 
 
@@ -291,6 +362,8 @@ def modules(p: Params) -> list[Any]:
     template = templates().get(p["api"])
     if template is None or template.absent():
         return []
+    if template.api in CASES:
+        return CASES[template.api].modules()
     chosen = GENERATORS.get(p["api"]) or GENERATORS.get(template.function.__module__.split(".")[1])
     if chosen is None:
         return []
@@ -445,8 +518,7 @@ def takes(entry: Entry) -> Block | None:
 def listed(facts: GpuFacts | None) -> Iterator[tuple[str, str, str | None]]:
     """(API, its function, why it cannot be tried on this GPU) of each. Raises ImportError without FlashInfer."""
     for name, template in templates().items():
-        api = f"{template.function.__module__}.{template.function.__qualname__}"
-        yield name, api, template.absent() or template.unable(facts)
+        yield name, template.called, template.absent() or template.unable(facts)
 
 
 # FlashInfer's areas by the weight that its own development gives them, the most first: how their folders and files begin.
@@ -471,7 +543,7 @@ TARGET = Target(
         "tokens": 1024,  # of the template's axes, those that count tokens or rows
         "batch": 64,  # those that count sequences
     },
-    choices={"api": Written(("silu_and_mul",), r"[A-Za-z]\w*", "top_k_varlen")},
+    choices={"api": Written(("silu_and_mul",), r"[A-Za-z]\w*", "top_k_varlen", every)},
     small={"tokens": 16, "batch": 4},
     id=point_id,
     stops_tracing=stops_tracing,

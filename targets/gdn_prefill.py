@@ -98,7 +98,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         size = p["seq_len"]
         parts = [slice(i * size, (i + 1) * size) for i in range(p["batch"])]
         found = [
-            reference.gated_delta_rule(q[one], k[one], v[one], decay[one], update[one], scale)
+            reference.gated_delta_rule(q[one], k[one], v[one], decay[one], update[one], scale)[0]
             for one in parts
         ]
         return (torch.cat(found),)

@@ -177,11 +177,12 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
     if p["batch"] > 1 and not call.batched:
         return f"{variant} is one product, not a batch of {p['batch']}"
     if p["backend"] == "router" and (p["k"], p["n"]) not in ROUTERS:
-        return "the router's kernels are for weights of " + ", ".join(
-            f"{k} by {n}" for k, n in ROUTERS
-        )
+        weights = ", ".join(f"{k} by {n}" for k, n in ROUTERS)
+        return f"the router's kernels are for weights of {weights}"
     if p["backend"] == "router" and p["m"] > ROUTED_ROWS:
         return f"the router's kernels take at most {ROUTED_ROWS} rows"
+    if variant == "groupwise" and p["backend"] == TORCH and p["m"] == 1:
+        return "cuBLAS has no product of one row whose scales are of blocks"
     if variant in _SCALED and (p["k"] % BLOCK or p["n"] % BLOCK):
         return f"blocks are of {BLOCK} elements: neither {p['n']} nor {p['k']} may have a rest"
     tile = BLOCK_ELEMENTS.get(p["dtype"], 0) * SCALE_TILE[1]
@@ -198,8 +199,7 @@ def tuned(operation: str, runner: str, shapes: Sequence[Sequence[int]]) -> Param
     variant = TUNED.get(operation)
     if variant is None or len(shapes) < 2:
         return None
-    names = (name for name in CALLS[variant].names if runner.lower().startswith(name))
-    backend = next(names, None)
+    backend = next((n for n in CALLS[variant].names if runner.lower().startswith(n)), None)
     *batch, m, k = shapes[0]
     if backend is None or len(batch) > CALLS[variant].batched:
         return None

@@ -246,6 +246,29 @@ def test_an_unknown_gpu_to_plan_for_is_named(without, monkeypatch, settings):
         evidence.left_out(settings.model_copy(update={"plan_for": "B2"}))
 
 
+def test_points_of_more_gpus_than_are_here_are_left_out_and_the_others_have_batches_of_their_own(
+    without, monkeypatch, settings
+):
+    monkeypatch.setattr(evidence, "capabilities", lambda: ["9.0"])
+    monkeypatch.setattr(evidence, "names", lambda: ["NVIDIA H100"] * 2)
+    blocks = [{"ranks": [2, 4], "tokens": [16, 128], "variant": ["oneshot", "twoshot"]}]
+    asked = {"sweep": "ranks", "sweeps": {"ranks": {"allreduce": blocks}}, "targets": ["allreduce"]}
+    two = settings.model_copy(update=asked)
+    assert evidence.left_out(two) == [
+        "allreduce: 4 points left out: needs 4 GPUs of one host, here are 2"
+    ]
+    [(_, batch)] = evidence.live(two).plans
+    assert evidence.live(two)._names("allreduce", batch) == [
+        "points.json",
+        "timing.jsonl",
+        "pairs.json",
+        "pairs.jsonl",
+    ]
+    monkeypatch.setattr(evidence, "names", lambda: ["NVIDIA H100"] * 4)
+    plans = evidence.live(two).plans.values()
+    assert [{p["params"]["ranks"] for p in points} for points in plans] == [{2}, {4}]
+
+
 def test_a_sweep_of_which_the_gpu_can_run_nothing_says_why(without, monkeypatch, settings):
     monkeypatch.setattr(evidence, "capabilities", lambda: ["8.0"])
     sweep = {"sweeps": {"default": {"prefill": [{"backend": ["fa3"]}]}}, "deep": {}}

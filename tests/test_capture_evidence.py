@@ -250,6 +250,18 @@ def test_names_that_runs_and_people_give_are_fine(tmp_path: Path) -> None:
     assert (found.recording, found.targets) == ("h200_0.6.18-again", targets)
 
 
+def test_what_a_failed_capture_said_is_kept_without_paths_of_this_machine(tmp_path: Path) -> None:
+    points, log = tmp_path / "points.json", tmp_path / "log"
+    write_json(points, [{"id": "rmsnorm/x", "target": "rmsnorm", "params": {}}])
+    log.write_text(
+        "/opt/venv/bin/python: symbol lookup error: /opt/site/gemm.so: undefined symbol: cuLoad\n"
+    )
+    loss.command("ncu", "rmsnorm", points=points, out=tmp_path / "sweep.ncu-rep", log=log)
+    kept = json.loads((tmp_path / "sweep.loss.json").read_text())["reason"]
+    assert kept == "python: symbol lookup error: gemm.so: undefined symbol: cuLoad"
+    assert "/opt" not in (tmp_path / "sweep.json").read_text()
+
+
 def test_a_run_is_told_of_the_failed_captures_of_its_own_targets(tmp_path: Path) -> None:
     names = {"ncu": "sweep", "nsys": "trace"}
     for target, tool in (("decode", "ncu"), ("rope", "ncu"), ("rope", "nsys")):

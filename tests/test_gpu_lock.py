@@ -144,6 +144,20 @@ def test_exclusive_host_waits_for_every_gpu(gpus, start):
     assert finish(exclusive)[0] == 0
 
 
+def test_a_command_of_two_gpus_sees_both_and_waits_for_both(gpus, start):
+    holder = start("--", *HOLD)
+    first_line(holder)
+    assert finish(start("--gpus", "2", "--timeout", "0", "--", "true"))[0] == 2
+    finish(holder)
+    both = start("--gpus", "2", "--", *HOLD)
+    assert first_line(both).split()[0] == ",".join(gpu.uuid for gpu in GPUS)
+    assert finish(start("--timeout", "0", "--", "true"))[0] == 2
+    assert finish(both)[0] == 0
+    status, errors = finish(start("--gpus", "3", "--", "true"))
+    assert (status, errors) == (2, "error: needs 3 GPUs of one model, here are 2\n")
+    assert finish(start("--gpus", "2", "--slot", "--", "true"))[0] == 2
+
+
 def test_a_capture_under_the_lock_does_not_wait_for_itself(gpu, start):
     inner = [sys.executable, "-m", "ncuflow", "lock", "--timeout", "0", "--", "true"]
     assert finish(start("--", *inner))[0] == 0

@@ -431,6 +431,20 @@ def test_a_guide_without_a_kernel_to_choose_has_no_empty_table(recorded, tmp_pat
     assert section.strip() == "*Not in this evidence: any kernel of which callers choose one.*"
 
 
+def test_what_a_user_would_call_instead_is_named_with_its_version(recorded, tmp_path):
+    found = recorded("h200/0.7.2/engines", "moe")
+    assert guide.chapter(found, None)["rivals"] == ["torch 2.11.0, nvidia-cublas 13.1.0.3"]
+    write(tmp_path / "results", "moe_results", found)
+    text = chapter(tmp_path, "moe")
+    assert (
+        text.count(
+            "Not FlashInfer's, but measured beside it: torch 2.11.0, nvidia-cublas 13.1.0.3."
+        )
+        == 1
+    )
+    assert guide.chapter(recorded("h200/0.7.2/engines", "mla_decode"), None)["rivals"] == []
+
+
 def test_the_algorithm_of_a_norm_is_that_of_the_kernels_that_ran(evidence, finished, recorded, tmp_path):  # fmt: skip
     cuda, cute = "The **CUDA** kernels", "The **CuTe DSL** kernels"
     both = (finished.outputs / "reports/rmsnorm.md").read_text()

@@ -87,7 +87,11 @@ def test_a_target_has_all_its_parts(name: str) -> None:
     assert target.choices.keys() <= target.parameters.keys()
     assert all(target.parameters[key] in values for key, values in target.choices.items())
     assert target.small.keys() <= target.parameters.keys()
-    if name not in ("apis", "gdn_prefill"):  # another function each point; compiled by the CuTe DSL
+    if name not in (
+        "apis",
+        "gdn_prefill",
+        "recurrent",
+    ):  # another function each point; compiled by the CuTe DSL
         assert {"python", "jit", "binding"} <= target.source.api.keys()
         assert target.source.kernels and target.build.jit
 
@@ -271,6 +275,8 @@ def test_what_a_target_does_not_write_passed_dram(name: str, finished: Finished)
         ("kv_append", {"batch": 2, "append_len": 3, "variant": "mla"}, 0, 2 * 6 * 576 * 2 + 6 * 8),
         ("activation", {"tokens": 5, "hidden": 8}, 40, 3 * 40 * 2),
         ("activation", {"tokens": 5, "hidden": 8, "fused": "off"}, 40, 5 * 40 * 2),
+        ("recurrent", {"batch": 2}, 6 * 2 * 32 * 128**2,
+         2 * 2 * 32 * 128**2 * 2 + 2 * 2 * (2 * 16 * 128 + 2 * 32 * 128 + 2 * 32)),
         ("gdn_prefill", {"seq_len": 10}, 6 * 10 * 32 * 128**2,
          2 * 2 * 10 * 48 * 128 + 2 * 10 * 32 * 4 + 32 * 128**2 * 4),
         ("sampling", {"batch": 2, "vocab": 10}, 0, 2 * 10 * 4 + 2 * 4),
@@ -329,8 +335,13 @@ def test_work_of_known_cases(name: str, changes: dict[str, Any], flops: int, mov
         ("mla_decode", {"backend": "cutlass"}, H200, "cutlass needs compute capability 10.x"),
         ("mla_decode", {"backend": "trtllm-gen", "q_len": 4}, B200, None),
         ("gdn_prefill", {}, A100, "measured on compute capability 9.0"),
+        ("recurrent", {}, A100, "from compute capability 9.0 on, this GPU has 8.0"),
+        ("recurrent", {"variant": "kda", "steps": 4}, H200, "kda is measured with one token a sequence"),
+        ("recurrent", {"variant": "gdn_kv"}, H200, "gdn_kv takes a state of f32"),
+        ("recurrent", {"v_heads": 24}, H200, "24 value heads are not a multiple of 16"),
         ("rmsnorm", {"variant": "layernorm"}, H200, "layernorm takes bf16 alone"),
         ("gemm", {}, H200, None),
+        ("gemm", {"variant": "groupwise", "dtype": "fp8", "backend": "torch", "m": 1}, H200, "no product of one row"),
         ("gemm", {"dtype": "fp8"}, H200, "mm multiplies bf16, not fp8"),
         ("gemm", {"backend": "cublas"}, H200, "by cublaslt, cudnn, tinygemm, cutlass, tgv, router, torch, not by cublas"),
         ("gemm", {"batch": 2}, H200, "not a batch of 2"),
@@ -837,7 +848,7 @@ def test_without_slack_the_likeliest_tokens_are_the_fewest_that_reach_the_sum() 
 def test_delta_rule_reference_is_a_sum_over_the_tokens_before() -> None:
     q, k, v = DRAW((5, 1, 4)), DRAW((5, 1, 4)), DRAW((5, 2, 3))
     decay, update = 1 / (1 + DRAW((5, 2)) ** 2), 1 / (1 + DRAW((5, 2)) ** 2)
-    found = reference.gated_delta_rule(q, k, v, decay, update, 0.5)
+    found, _ = reference.gated_delta_rule(q, k, v, decay, update, 0.5)
     for head in range(2):
         # what a token wrote is its value, less what the tokens before it had left for its key
         written: list[Any] = []
@@ -847,6 +858,35 @@ def test_delta_rule_reference_is_a_sum_over_the_tokens_before() -> None:
             written.append(update[t, head] * (v[t, head] - held))
             read = sum(q[t, 0] @ k[s, 0] * w for s, w in enumerate([*left, written[t]]))
             CLOSE(found[t, head], 0.5 * read)
+
+
+def test_delta_rule_reference_goes_on_from_a_state_and_takes_a_decay_of_each_key_element() -> None:
+    q, k, v = DRAW((5, 1, 4)), DRAW((5, 1, 4)), DRAW((5, 2, 3))
+    decay, update = 1 / (1 + DRAW((5, 2)) ** 2), 1 / (1 + DRAW((5, 2)) ** 2)
+    whole, after = reference.gated_delta_rule(q, k, v, decay, update, 0.5)
+    _, state = reference.gated_delta_rule(q[:2], k[:2], v[:2], decay[:2], update[:2], 0.5)
+    each = np.repeat(decay[2:, :, None], 4, axis=2)  # the same decay, told of each element
+    rest, last = reference.gated_delta_rule(q[2:], k[2:], v[2:], each, update[2:], 0.5, state)
+    CLOSE(rest, whole[2:])
+    CLOSE(last, after)
+    each[..., 0] = 0.0  # what the state held for the first element is gone at once
+    gone = reference.gated_delta_rule(0 * q[2:], 0 * k[2:], v[2:], each, update[2:], 0.5, state)[1]
+    assert not gone[:, 0].any() and gone[:, 1].any()
+
+
+def test_selective_scan_reference_is_a_sum_over_the_tokens_before() -> None:
+    x, step = DRAW((1, 4, 2, 3)), DRAW((1, 4, 2)) ** 2
+    a, skip, b, c = -(DRAW((2,)) ** 2), DRAW((2,)), DRAW((1, 4, 1, 5)), DRAW((1, 4, 1, 5))
+    before = DRAW((1, 2, 3, 5))
+    found, after = reference.selective_scan(x, step, a, b, c, skip, before)
+    for head in range(2):
+        for t in range(4):
+            left = np.exp(a[head] * step[0, : t + 1, head].sum()) * before[0, head]
+            for s in range(t + 1):
+                kept = np.exp(a[head] * step[0, s + 1 : t + 1, head].sum())
+                left = left + kept * step[0, s, head] * np.outer(x[0, s, head], b[0, s, 0])
+            CLOSE(found[0, t, head], left @ c[0, t, 0] + skip[head] * x[0, t, head])
+        CLOSE(after[0, head], left)
 
 
 def test_product_reference_scales_each_block_of_the_weight() -> None:

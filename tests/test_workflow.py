@@ -197,6 +197,15 @@ def test_two_timed_jobs_start_together_where_they_share_a_gpu(project, given, ho
     assert re.search(r"--mode time .* --pairs \S+/pairs.json --pairs-out \S+/pairs.jsonl ", said)
 
 
+def test_points_of_several_gpus_are_timed_with_all_of_them_and_nothing_else(project):
+    chosen = ("--config", "source=live", "machine=a100", "sweep=ranks", "plan_for=H100")
+    done = project.run("-n", "-p", *chosen, "--", "allreduce")
+    said = re.sub(" +", " ", done.stdout + done.stderr)
+    two, four = (said.count(f"ncuflow lock --gpus {n} --") for n in (2, 4))
+    assert min(two, four) > 0 and said.count("ncuflow lock ") == two + four
+    assert "ncuflow nsys" not in said and "ncuflow ncu " not in said
+
+
 def test_lanes_of_a_snakemake_whose_resources_are_plain_numbers(project):
     (project.folder / "older").write_text(
         'kept, workflow.global_resources = workflow.global_resources, {"lane": 4}\n'

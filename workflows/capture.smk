@@ -135,8 +135,8 @@ if LIVE:
         retries: 1
         resources:
             gpu=1,
-            lane=1 if TOGETHER else LANES,
-            slot="--slot" if TOGETHER else "",
+            lane=lambda wc: 1 if TOGETHER and not gpus_of(wc) else LANES,
+            slot=lambda wc: "--slot" if TOGETHER and not gpus_of(wc) else "",
             attempt=lambda wc, attempt: attempt,
         params:
             jit_env=JIT_ENV,
@@ -145,7 +145,7 @@ if LIVE:
             order=lambda wc: wc.get("run", 0),
             in_turns=lambda wc, input, output: in_turns(input.pairs, output.pairs),
             visits=VISITS,
-            exclusive=EXCLUSIVE,
+            exclusive=lambda wc: gpus_of(wc) or EXCLUSIVE,
         shell:
             "{params.jit_env} python -m ncuflow lock {params.exclusive} {resources.slot} --"
             " python -m ncuflow launch {wildcards.target} --mode time --repeats {params.repeats}"

@@ -24,6 +24,7 @@ from ncuflow.cli import refused as _refused
 from ncuflow.cli import tell
 from ncuflow.gpu import use
 from ncuflow.model import BATCH as _BATCH
+from ncuflow.sweep.points import ranks as _ranks
 from ncuflow.target.contract import FOLDERS as _FOLDERS
 
 
@@ -152,6 +153,12 @@ def plan_of(what):
         return json.dumps(plans.get((wildcards.target, wildcards.batch), []))
 
     return plan
+
+
+def gpus_of(wildcards):
+    """A param: the GPUs that a batch takes; "" for one."""
+    count = _ranks(RUNNING.plans.get((wildcards.target, wildcards.batch), []))
+    return f"--gpus {count}" if count > 1 else ""
 
 
 def in_turns(plan, records):

@@ -205,7 +205,7 @@ def is_report(path: Path) -> bool:
 def is_packed(path: Path) -> bool:
     """Whether a file is stored as .xz."""
     large = path.suffix == ".json" and path.stat().st_size >= LARGE_JSON
-    return path.suffix in PACKED or large
+    return path.suffix in PACKED or path.name == "pairs.json" or large
 
 
 def make_manifest(evidence: Path, stage: Path, name: str) -> JsonObject:

@@ -87,6 +87,8 @@ class Evidence:
         if self.pairs.get((target, batch)):
             names += ["pairs.json", "pairs.jsonl"]
         names += [f"timing.{run}.jsonl" for run in range(1, self.runs)]
+        if sweep.ranks(self.plans.get((target, batch), [])) > 1:
+            return names
         if "nsys" in self.tools:
             names += ["trace.sqlite", "trace.json"]
         if "ncu" in self.tools:
@@ -151,7 +153,10 @@ def _planned(
             raise ValueError(f"plan_for: {error}") from None
     if len(gpus) != 1:  # of several kinds, it is known when one is taken which
         return points, {}
-    return sweep.runnable(load(name), points, {"compute_capability": gpus[0]})
+    facts: JsonObject = {"compute_capability": gpus[0]}
+    if here := names():
+        facts["gpus"] = len(here)
+    return sweep.runnable(load(name), points, facts)
 
 
 def left_out(settings: Settings) -> list[str]:

@@ -1,7 +1,7 @@
 """The lock of a GPU, and shared slots to start in: flock on files of this user, which the kernel drops with the last process
 that has one.
 
-    ncuflow lock [--exclusive-host | --slot] [--timeout S] -- COMMAND...
+    ncuflow lock [--exclusive-host | --gpus N | --slot] [--timeout S] -- COMMAND...
 
 The command sees one GPU (CUDA_VISIBLE_DEVICES=<uuid>) and a private TMPDIR, removed afterwards. With --slot it locks that GPU
 itself when it has started, as `ncuflow launch` does. What a program has locked, by its state:
@@ -94,18 +94,25 @@ def own_folder(path: str | Path) -> Path:
 
 
 @contextmanager
-def gpu_lock(timeout: float | None = None, exclusive_host: bool = False) -> Iterator[Held]:
-    """Hold one visible GPU (the first free one, at which no other program waits), or all of them, for the length of the block.
+def gpu_lock(
+    timeout: float | None = None, exclusive_host: bool = False, count: int = 1
+) -> Iterator[Held]:
+    """Hold one visible GPU (the first free one, at which no other program waits), the first ``count`` of them, or all, for the
+    length of the block.
 
     Only GPUs of the first visible one's model are taken, because the evidence of a run is filed under that model. With all
     GPUs goes the host, beside which nothing starts. Raises CaptureError if none becomes free within `timeout` seconds.
     """
     gpus = visible()
     wanted = [[_lock_file(gpu) for gpu in _alike(gpus)]]
-    if exclusive_host:
+    if count > 1:
+        if len(_alike(gpus)) < count:
+            raise CaptureError(f"needs {count} GPUs of one model, here are {len(_alike(gpus))}")
+        wanted = [[_lock_file(gpu)] for gpu in _alike(gpus)[:count]]
+    elif exclusive_host:
         each = [[_lock_file(gpu)] for gpu in gpus]
         wanted = [[LockFile("host.timed", how=SHARED)], [LockFile("host.quiet")], *each]
-    with _acquired(ALONE, gpus, wanted, timeout) as held:
+    with _acquired(ALONE, gpus, wanted, timeout, count) as held:
         job = sys.argv[1] if len(sys.argv) > 1 else ALONE
         if held.locks:  # else a command around this one has noted it
             use.note(use.BEGINS, held.gpu.uuid, job)
@@ -190,8 +197,10 @@ def _acquired(
     gpus: Sequence[VisibleGpu],
     wanted: Sequence[Sequence[LockFile]],
     timeout: float | None,
+    count: int = 1,
 ) -> Iterator[Held]:
-    """The first free place of each of these lists, or the GPU that a command around this one holds."""
+    """The first free place of each of these lists, or the GPU that a command around this one holds. The program sees the first
+    ``count`` of its GPUs."""
     outer = next((gpu for gpu in gpus if gpu.uuid == os.environ.get(HELD)), None)
     if outer:
         yield Held(outer)
@@ -207,10 +216,12 @@ def _acquired(
                     if choice[0].kept:
                         stack.enter_context(had.pop_all())
         places = {place.gpu: place for place, _ in taken}
-        gpu = next(gpu for gpu in gpus if gpu in places)
+        seen = [gpu for gpu in gpus if gpu in places][:count]
+        gpu = seen[0]
         name = f"tmp-{gpu.uuid[-12:]}{places[gpu].path.suffix.removeprefix('.lock')}"
         scratch = str(stack.enter_context(_scratch(name)))
-        environ = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "TMPDIR": scratch, HELD: gpu.uuid}
+        devices = ",".join(one.uuid for one in seen)
+        environ = {"CUDA_VISIBLE_DEVICES": devices, "TMPDIR": scratch, HELD: gpu.uuid}
         # Not that of the host: a daemon that a killed profiler left would keep from it whatever is timed.
         yield Held(gpu, environ, tuple(handle for place, handle in taken if place.gpu))
 
@@ -320,22 +331,27 @@ def _scratch(name: str) -> Iterator[Path]:
 
 
 def command(
-    *words: str, exclusive_host: bool = False, slot: bool = False, timeout: float | None = None
+    *words: str,
+    exclusive_host: bool = False,
+    gpus: int = 1,
+    slot: bool = False,
+    timeout: float | None = None,
 ) -> int:
-    """Run a command with one GPU locked; its exit status is ours (128 + n for signal n).
+    """Run a command with one GPU locked, or several; its exit status is ours (128 + n for signal n).
 
     Args:
         words: -- COMMAND…
         exclusive_host: hold every visible GPU
+        gpus: how many the command takes
         slot: the command times, and locks the GPU when it has started
         timeout: seconds to wait for a free GPU
     """
-    if exclusive_host and slot:
-        raise UsageError("--exclusive-host and --slot do not go together")
+    if exclusive_host + slot + (gpus > 1) > 1:
+        raise UsageError("--exclusive-host, --gpus and --slot do not go together")
     if not words:
         raise UsageError("no command given after --")
     own = gpu_slot(timeout, timed=True) if slot else None
-    with own or gpu_lock(timeout, exclusive_host) as held:
+    with own or gpu_lock(timeout, exclusive_host, gpus) as held:
         env = {**minimal_environment(), **held.environ}
         outcome = run_child([*words], env=env, capture=False, inherited=held.locks)
     return outcome.returncode if outcome.returncode >= 0 else 128 - outcome.returncode

@@ -14,6 +14,7 @@ from ncuflow.io import JsonObject, UsageError, read_as, read_yaml, resource
 from ncuflow.sweep import points as sweep_points
 from ncuflow.target.contract import Target, known, load
 from ncuflow.target.source import installed
+from ncuflow.targets.api_cases import CASES
 
 Row = dict[str, str]
 
@@ -199,10 +200,12 @@ class Offered(NamedTuple):
 def offered(package: Path) -> list[Offered]:
     """Every call, the areas in their order, and in each those without a target first, called ones before others."""
     measured, called = _known()
-    found = [
-        Offered(name, area(name), measured.get(_key(name), ""), _key(name) in called)
-        for name in sorted(set(_marked(package)))
-    ]
+    any_api = next((one.name for one in known().values() if one.generic), "")
+    whole, cases, found = _whole(package), {_key(case.api) for case in CASES.values()}, []
+    for name, trace in sorted(dict(_marked(package)).items()):
+        tried = any_api if trace in whole or _key(name) in cases else ""
+        target = measured.get(_key(name), tried)
+        found.append(Offered(name, area(name), target, _key(name) in called))
     order = [*_areas(), OTHER]
     return sorted(found, key=lambda one: (order.index(one.area), one.target != "", not one.called))
 
@@ -220,8 +223,8 @@ def _areas() -> Mapping[str, tuple[str, ...]]:
     return next((one.workload.areas for one in known().values() if one.generic), {})
 
 
-def _marked(package: Path) -> Iterator[str]:
-    """ "gemm.gemm_base.mm_bf16", "decode.Wrapper.run": functions with the mark, by their place below the package."""
+def _marked(package: Path) -> Iterator[tuple[str, str]]:
+    """("gemm.gemm_base.mm_bf16", its trace template's name or ""): functions with the mark, classes by one of their methods."""
     for path in sorted(package.rglob("*.py")):
         below = path.relative_to(package)
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -231,13 +234,33 @@ def _marked(package: Path) -> Iterator[str]:
         for node in ast.parse(text).body:
             inner = node.body if isinstance(node, ast.ClassDef) else [node]
             named = (one for one in inner if isinstance(one, ast.FunctionDef))
-            if any(_is_mark(by) for one in named for by in one.decorator_list):
-                yield f"{module}.{getattr(node, 'name', '')}"
+            marks = [by for one in named for by in one.decorator_list if _is_mark(by)]
+            if marks:
+                traces = (_keyword(by, "trace") for by in marks)
+                yield f"{module}.{getattr(node, 'name', '')}", next(filter(None, traces), "")
 
 
 def _is_mark(decorator: ast.expr) -> bool:
     named = decorator.func if isinstance(decorator, ast.Call) else decorator
     return isinstance(named, ast.Name) and named.id == MARK
+
+
+def _keyword(call: ast.expr, name: str) -> str:
+    """The name that a call is given by a keyword, "" of none."""
+    given = call.keywords if isinstance(call, ast.Call) else []
+    return next((ast.unparse(one.value) for one in given if one.arg == name), "")
+
+
+def _whole(package: Path) -> set[str]:
+    """The names of trace templates that make inputs and know a reference, by which any API is tried."""
+    found: set[str] = set()
+    for path in sorted(package.glob("trace/templates/*.py")):
+        for node in ast.parse(path.read_bytes()).body:
+            if isinstance(node, ast.Assign) and all(
+                _keyword(node.value, part) for part in ("init", "reference")
+            ):
+                found |= {ast.unparse(one) for one in node.targets}
+    return found
 
 
 def _key(name: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ncuflow.evidence.points import NOT_CAPTURED, keep_nothing, read_points
 from ncuflow.io import read_as, write_json
+from ncuflow.private import masked_line
 from ncuflow.process import cause
 from ncuflow.target.contract import load
 
@@ -60,7 +61,8 @@ def command(
         pairs: time: the points that are timed in turns
         pairs_out: time: for the records of the pairs
     """
-    found = FailedCapture(tool=tool, target=target, reason=cause([log]))
+    # it is recorded, which a path of this machine must not be
+    found = FailedCapture(tool=tool, target=target, reason=masked_line(cause([log])))
     if tool != "time":
         said = [
             {"point": point["id"], "status": NOT_CAPTURED, "reason": found.reason}

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.io import BadInput, JsonObject, UsageError, parsed, read_json, write_json
-from ncuflow.target.contract import Target, load
+from ncuflow.target.contract import Target, known, load
 from ncuflow.target.launch import MOST, GpuFacts, Written
 from ncuflow.target.source import reachable
 
 Block = Mapping[str, Any]
+EVERY = "every"  # in a block: all values that a parameter has on this machine, where its target can tell
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ def expand(
     """Parameter sets of a sweep.
 
     A block maps a parameter to a value or a list of values: the product within a block, the union
-    of the blocks, in the order written, duplicates dropped, ``defaults`` for what is left out.
+    of the blocks, in the order written, duplicates dropped, ``defaults`` for what is left out; "every" stands for all values that
+    a parameter has on this machine, where its target can tell.
     Raises ValueError for a parameter that ``defaults`` does not have, an empty list, or a value
     that is none of the parameter's ``choices``; a parameter without choices is a number from 1 to MOST.
     """
@@ -61,12 +63,14 @@ def _values(
         known = ", ".join(defaults)
         raise ValueError(f"unknown parameter {key!r} in a sweep block; there are: {known}")
     values = list(value) if isinstance(value, (list, tuple)) else [value]
+    written = choices.get(key)
+    if isinstance(written, Written) and written.every and value == EVERY:
+        values = list(written.every())
     if not values:
         raise ValueError(f"parameter {key!r} of a sweep block has no values")
     for one in values:
         # 64.0 and True equal 64 and 1, and would give a point another id
         named = [(type(c), c) for c in choices.get(key, ())]
-        written = choices.get(key)
         if isinstance(written, Written) and one in written:
             continue
         if key in choices and (type(one), one) not in named:
@@ -203,22 +207,38 @@ def batches(points: Sequence[Planned], size: int) -> dict[str, list[Planned]]:
 
     Where a batch ends depends on the ids of its points alone (content-defined chunking), and its
     name on the ids it holds: adding a point renames one batch or two, and the captures of the
-    others stay valid. A batch holds size/2 to 2*size points; the last may hold fewer.
+    others stay valid. A batch holds size/2 to 2*size points; the last may hold fewer. Points of another number of GPUs are a
+    batch of their own.
     """
     if size < 1:
         raise ValueError(f"batch size must be at least 1, not {size}")
     smallest, largest = max(1, size // 2), 2 * size
     found: dict[str, list[Planned]] = {}
-    batch: list[Planned] = []
-    for point in points:
-        batch.append(point)
-        ends = _digest(point.id) % max(1, size // 2) == 0
-        if (ends and len(batch) >= smallest) or len(batch) == largest:
+    for those in _by_ranks(points):
+        batch: list[Planned] = []
+        for point in those:
+            batch.append(point)
+            ends = _digest(point.id) % max(1, size // 2) == 0
+            if (ends and len(batch) >= smallest) or len(batch) == largest:
+                found[_name(batch)] = batch
+                batch = []
+        if batch:
             found[_name(batch)] = batch
-            batch = []
-    if batch:
-        found[_name(batch)] = batch
     return found
+
+
+def _by_ranks(points: Sequence[Planned]) -> list[list[Planned]]:
+    found: dict[int, list[Planned]] = {}
+    for point in points:
+        found.setdefault(ranks([point.as_dict()]), []).append(point)
+    return list(found.values())
+
+
+def ranks(batch: Sequence[Mapping[str, Any]]) -> int:
+    """GPUs of one host that the points of a batch take, each of which is as in points.json."""
+    targets = known()
+    those = ((targets[p["target"]], p["params"]) for p in batch if p["target"] in targets)
+    return max((target.ranks(params) for target, params in those), default=1)
 
 
 def _digest(text: str) -> int:

@@ -199,6 +199,7 @@ class Target:
     part       what of a model's step a point is, as a model runs it by default; None of any other
     unable     why a GPU cannot run a point, beyond bf16 and memory, which are always checked
     backends   who can compute it, of those that FlashInfer has not for every GPU or that want something of the machine
+    ranks      GPUs of one host that a point takes: with more than one it is timed, and neither traced nor counted
     stops_tracing   whether nsys 2023.4 records nothing from the point's first launch on, so that it is traced after others;
                None where FlashInfer or the machine decides, and those are traced between
     memory     bytes that a point takes on the GPU; its work's unless given
@@ -230,6 +231,7 @@ class Target:
     part: Callable[[Params], StepPart | None] = lambda p: None
     unable: Callable[[Params, GpuFacts], str | None] = lambda p, gpu: None
     backends: tuple[Backend, ...] = ()
+    ranks: Callable[[Params], int] = lambda p: 1
     stops_tracing: Callable[[Params], bool | None] = lambda p: False
     memory: Callable[[Params], int] | None = None
     edges: Callable[[Params], Sequence[Params]] = lambda p: ()
@@ -297,6 +299,9 @@ class Target:
     def skip(self, p: Params, gpu: GpuFacts) -> str | None:
         """Why this GPU cannot run the point; None if it can."""
         size = self.memory(p) if self.memory else self.work(p).bytes
+        wanted, here = self.ranks(p), gpu.get("gpus")
+        if here and here < wanted:
+            return f"needs {wanted} GPUs of one host, here are {here}"
         return self.unable(p, gpu) or skip_reason(p, gpu, size)
 
     def modules(self, p: Params) -> list[Any]:

@@ -57,11 +57,19 @@ class Written(tuple[Any, ...]):
 
     form: str
     example: str
+    every: Callable[[], Sequence[Any]] | None
 
-    def __new__(cls, values: Sequence[Any], form: str, example: str) -> Written:
-        """``form``: the regular expression of the other values; ``example``: one of them, for an error."""
+    def __new__(
+        cls,
+        values: Sequence[Any],
+        form: str,
+        example: str,
+        every: Callable[[], Sequence[Any]] | None = None,
+    ) -> Written:
+        """``form``: the regular expression of the other values; ``example``: one of them, for an error; ``every``: all that there
+        are on this machine, for which a sweep may say "every"."""
         self = super().__new__(cls, values)
-        self.form, self.example = form, example
+        self.form, self.example, self.every = form, example, every
         return self
 
     def __contains__(self, value: object) -> bool:

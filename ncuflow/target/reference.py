@@ -105,23 +105,51 @@ def gated(gate: Tensor, up: Tensor, activation: str) -> Tensor:
 
 
 def gated_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, update: Tensor, scale: float
-) -> Tensor:
-    """Linear attention of one sequence by the gated delta rule, token by token from an empty state.
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    update: Tensor,
+    scale: float,
+    state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Linear attention by the gated delta rule, token by token from a state, an empty one unless given.
 
     q, k [tokens, heads, dim]; v [tokens, value heads, dim], a multiple of the heads, neighbours of which
-    share a head; decay, update [tokens, value heads]. Returns the shape of v.
+    share a head; decay [tokens, value heads], or of each element of a key [tokens, value heads, dim]; update [tokens, value
+    heads]; state [value heads, dim of keys, dim of values]. Heads may be those of many sequences of as many tokens, one
+    sequence after the other. Returns the output in the shape of v, and the state after it.
     """
     xp, q, k, v, decay, update = _wide(q, k, v, decay, update)
     q, k = (xp.repeat(x, v.shape[1] // x.shape[1], axis=1) for x in (q, k))
-    state = xp.zeros((v.shape[1], q.shape[2], v.shape[2]), dtype=v.dtype, device=v.device)
+    shape = (v.shape[1], q.shape[2], v.shape[2])
+    now = xp.zeros(shape, dtype=v.dtype, device=v.device) if state is None else _wide(state)[1]
     out = xp.empty_like(v)
     for t in range(v.shape[0]):
-        state = decay[t, :, None, None] * state
-        held = (k[t, :, None] @ state)[:, 0]
-        state = state + k[t, :, :, None] * (update[t, :, None] * (v[t] - held))[:, None]
-        out[t] = scale * (q[t, :, None] @ state)[:, 0]
-    return out
+        now = xp.reshape(decay[t], (shape[0], -1, 1)) * now
+        held = (k[t, :, None] @ now)[:, 0]
+        now = now + k[t, :, :, None] * (update[t, :, None] * (v[t] - held))[:, None]
+        out[t] = scale * (q[t, :, None] @ now)[:, 0]
+    return out, now
+
+
+def selective_scan(
+    x: Tensor, step: Tensor, a: Tensor, b: Tensor, c: Tensor, skip: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A state space model with inputs that choose what it keeps (Mamba 2), token by token.
+
+    x [sequences, tokens, heads, dim]; step [sequences, tokens, heads], positive; a, skip [heads]; b, c [sequences, tokens,
+    groups, states], of which neighbouring heads share one; state [sequences, heads, dim, states]. Returns the output in the
+    shape of x, and the state after it.
+    """
+    xp, x, step, a, b, c, skip, state = _wide(x, step, a, b, c, skip, state)
+    b, c = (xp.repeat(one, x.shape[2] // one.shape[2], axis=2) for one in (b, c))
+    out = xp.empty_like(x)
+    for t in range(x.shape[1]):
+        kept = xp.exp(step[:, t] * a)[..., None, None] * state
+        state = kept + (step[:, t, :, None] * x[:, t])[..., None] * b[:, t, :, None]
+        out[:, t] = xp.sum(state * c[:, t, :, None], axis=-1) + skip[:, None] * x[:, t]
+    return out, state
 
 
 def layernorm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

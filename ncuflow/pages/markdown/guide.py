@@ -127,6 +127,7 @@ def chapter(results: Results, index: Any) -> Context:
         "parameters": guide_kernels.parameter_tables(points, names, own),
         "launched": guide_kernels.launches(points, results["provenance"].get("gpu") or ""),
         "choices": choices,
+        "rivals": sorted({str(p["info"]["rival"]) for p in points if "rival" in p["info"]}),
         "ran": sorted({kernel["name"] for p in points for kernel in p["kernels"]}),
         "plans": planned(points),
         "instructions": guide_kernels.instructions(results),
