@@ -1,4 +1,5 @@
-"""How values are printed: a few significant digits, a unit, and an en dash for what is not known."""
+"""How values are printed: three significant digits, a unit, and an en dash for what is not known. In a sentence zeros at the end
+of a number are left out; in a column, which has one unit, they stand: 28.0 beside 29.3. Per cent have one decimal, or none."""
 
 import math
 import re
@@ -96,7 +97,21 @@ def in_one_unit(us: Sequence[float | None]) -> tuple[str, list[str]]:
     """The unit that suits the longest of some times (µs), and each in it."""
     longest = max((one for one in us if one is not None), default=0.0)
     unit, factor = next((u, f) for u, start, f in TIMES if longest >= start)
-    return unit, [number(None if one is None else one / factor) for one in us]
+    return unit, in_column([None if one is None else one / factor for one in us])
+
+
+def in_column(values: Sequence[float | None]) -> list[str]:
+    """Numbers of one unit below each other: with the zeros at their end, unless all are whole."""
+    whole = all(one is None or one == int(one) for one in values)
+    return [number(one) if whole else _filled(number(one)) for one in values]
+
+
+def _filled(text: str, digits: int = 3) -> str:
+    """A number with the zeros that `number` leaves out at its end."""
+    missing = digits - len(re.sub(r"\D", "", text).lstrip("0"))
+    if text in ("0", MISSING) or "e" in text or missing <= 0:
+        return text
+    return f"{text}{'' if '.' in text else '.'}{'0' * missing}"
 
 
 def quantity(value: Any, unit: str) -> str:
@@ -131,7 +146,7 @@ def columns(without: int = 100) -> int:
 @dataclass(frozen=True)
 class Sheet:
     """A table for a terminal, with a line before and lines after. long: columns whose text is cut, in turn, where a
-    line is too long."""
+    line is too long; spare: those left out, in turn, where it still is. A column in which no row has anything is left out."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -139,24 +154,38 @@ class Sheet:
     notes: Sequence[str] = ()
     left: int = 2
     long: Sequence[int] = (1,)
+    spare: Sequence[int] = ()
 
     def text(self) -> str:
         """Lines that fit the terminal, unless long columns would keep less than `NARROW`."""
+        kept, spare = self._kept(), [*self.spare]
         widths = [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
-        over = sum(widths) + 2 * (len(widths) - 1) - columns()
+        least = [
+            min(width, NARROW) if at in self.long else width for at, width in enumerate(widths)
+        ]
+        while spare and sum(least[at] + 2 for at in kept) - 2 > columns():
+            kept = [at for at in kept if at != spare[0]]
+            del spare[0]
+        over = sum(widths[at] + 2 for at in kept) - 2 - columns()
         for at in self.long:
             cut = max(0, min(over, widths[at] - NARROW))
             widths[at], over = widths[at] - cut, over - cut
         rows = [
-            [short(cell, widths[at]) if at in self.long else cell for at, cell in enumerate(row)]
+            [short(row[at], widths[at]) if at in self.long else row[at] for at in kept]
             for row in self.rows
         ]
-        parts = [self.head, aligned(self.header, rows, self.left), "\n".join(self.notes)]
+        head = [self.header[at] for at in kept]
+        parts = [self.head, aligned(head, rows, self.left), "\n".join(self.notes)]
         return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
 
+    def _kept(self) -> list[int]:
+        """The columns in which a row has something; of no rows all."""
+        every = range(len(self.header))
+        return [at for at in every if not self.rows or any(row[at] for row in self.rows)]
+
     def markdown(self) -> str:
-        """One table for a pull request, behind the line before it; a column in which no row has anything is left out."""
-        kept = [at for at in range(len(self.header)) if any(row[at] for row in self.rows)]
+        """One table for a pull request, behind the line before it."""
+        kept = self._kept()
         lines = [[inert_markdown(row[at]) for at in kept] for row in (self.header, *self.rows)]
         table = [lines[0], ["---"] * len(kept), *lines[1:]]
         head = f"{inert_markdown(self.head)}\n\n" if self.head else ""

@@ -16,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ncuflow.format import Sheet, in_one_unit
-from ncuflow.io import HEAD, BadInput, inert, sniff, sniff_packed
+from ncuflow.io import BadInput, inert, sniff, sniff_packed
 from ncuflow.model import Row
 from ncuflow.parsers import show_ncu
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 HINTS = {"lfs": "fetch it with `git lfs pull`"}
 # One of these stands at the beginning of what torch's profiler wrote.
 OF_TORCH = (b'"traceEvents"', b'"deviceProperties"', b'"schemaVersion"')
+BEGINNING = 1 << 18  # bytes: a harness may write what it measured before them
 
 
 def of_torch(path: str | Path) -> bool:
@@ -34,7 +35,7 @@ def of_torch(path: str | Path) -> bool:
     opened = {"xz": lzma.open, "gzip": gzip.open}.get(sniff(path)[0], Path.open)
     try:
         with opened(Path(path), "rb") as file:  # type: ignore[operator]
-            head = file.read(HEAD)
+            head = file.read(BEGINNING)
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
         return False
     return any(word in head for word in OF_TORCH)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ncuflow import parquet
 from ncuflow.answer import Answer, AnswerColumn, AnswerPart, cut
-from ncuflow.format import Sheet, in_one_unit, number, short, with_unit
+from ncuflow.format import Sheet, in_column, in_one_unit, short, with_unit
 from ncuflow.io import printable
 from ncuflow.model import Row
 from ncuflow.parsers import ncu, ncu_text
@@ -113,14 +113,16 @@ def _table(report: ncu.Report, kernels: list[Row]) -> Sheet:
     head = f"{Path(report.file).name}: {version}{devices}, {with_unit(len(kernels), 'kernels')}"
     unit, took = in_one_unit([k["duration_ns"] and k["duration_ns"] / 1e3 for k in kernels])
     columns = ("#", "kernel", "grid", unit, "SM %", "mem %", "DRAM %", "issue", "top stall")
-    rows = [_line(kernel, time) for kernel, time in zip(kernels, took, strict=True)]
+    rates = [[k["throughput"][of] for k in kernels] for of in ("sm", "memory", "dram")]
+    rates.append([k["metrics"].get("issue_active") for k in kernels])
+    rows = [_line(*one) for one in zip(kernels, took, *map(in_column, rates), strict=True)]
     notes = [f"! {problem}" for problem in report.problems]
     notes += [f"! {k['index']} {k['name']}: {p}" for k in kernels for p in k["problems"]]
     return Sheet(columns, rows, head, notes)
 
 
-def _line(kernel: Row, time: str) -> list[str]:
-    top, metrics = kernel["top_stall"], kernel["metrics"]
+def _line(kernel: Row, *numbers: str) -> list[str]:
+    top = kernel["top_stall"]
     rough = "≈" if abs((kernel["stall_sum"] or 1) - 1) > ROUGH else ""
     grid = None if kernel["grid"] is None else "×".join(str(n) for n in kernel["grid"])
     if grid is None and kernel["grid_size"] is not None:
@@ -129,10 +131,8 @@ def _line(kernel: Row, time: str) -> list[str]:
         str(kernel["index"]),
         kernel["name"],
         short(grid.removesuffix("×1").removesuffix("×1") if grid else None, 11),
-        time,
-        *(number(kernel["throughput"][unit]) for unit in ("sm", "memory", "dram")),
-        number(metrics.get("issue_active")),
-        f"{short(top['reason'], 15)} {rough}{100 * top['share']:.0f}%" if top else "–",
+        *numbers,
+        f"{short(top['reason'], 15)} {rough}{100 * top['share']:.0f} %" if top else "–",
     ]
 
 

@@ -31,7 +31,7 @@ from ncuflow.cli import (
     named,
     ticking,
 )
-from ncuflow.format import Sheet, in_one_unit
+from ncuflow.format import Sheet, in_column, in_one_unit
 from ncuflow.gpu.nvml import NoGpuError
 from ncuflow.io import replacing, status_line
 from ncuflow.verbs import run as workflow
@@ -246,7 +246,8 @@ def test_files_and_pipes_get_utf_8_whatever_the_locale_says(tmp_path: Path) -> N
 
 def test_a_trace_of_torch_is_told_as_one_and_the_verb_that_reads_it(tmp_path: Path) -> None:
     packed = tmp_path / "run.json.gz"
-    packed.write_bytes(gzip.compress(b'{"schemaVersion": 1, "traceEvents": []}'))
+    measured = b'{"metadata": {"times": [%s]}, ' % b", ".join([b"0.001"] * 5000)  # of a harness
+    packed.write_bytes(gzip.compress(measured + b'"schemaVersion": 1, "traceEvents": []}'))
     (tmp_path / "other.json").write_text("{}", encoding="utf-8")
     report = ROOT / "recordings/h200/0.7.2/default/merge_state/deep/deep.ncu-rep.xz"
     for words in (["show"], ["explain"], ["view"], ["compare", report]):
@@ -285,8 +286,9 @@ def test_a_change_is_looked_at_before_a_gpu_and_what_works_without_one_is_named(
     monkeypatch.setattr("ncuflow.gpu.nvml.visible", without)
     monkeypatch.setattr("ncuflow.experiments.variant.package_folder", lambda name: None)
     target = ["--target", "rmsnorm"]
-    said = ncuflow("try", tmp_path / "x.patch", *target)
-    assert said.stderr == f"error: {tmp_path / 'x.patch'}: no such file or folder\n"
+    for words in (target, []):  # before what else is missing
+        said = ncuflow("try", tmp_path / "x.patch", *words)
+        assert said.stderr == f"error: {tmp_path / 'x.patch'}: no such file\n"
     (tmp_path / "x.patch").write_text("no patch", encoding="utf-8")
     assert f"{tmp_path / 'x.patch'}: " in ncuflow("try", tmp_path / "x.patch", *target).stderr
     assert "`ncuflow try --from RECORD` works without" in ncuflow("try", tmp_path, *target).stderr
@@ -358,10 +360,12 @@ def test_lines_are_as_wide_as_the_terminal(width: str, monkeypatch: pytest.Monke
 
 
 def test_a_column_of_times_has_one_unit_and_three_digits() -> None:
-    assert in_one_unit([12.3456, 1.5, None]) == ("µs", ["12.3", "1.5", "–"])
-    assert in_one_unit([2345.6, 0.8]) == ("µs", ["2 346", "0.8"])  # ms from ten of them
-    assert in_one_unit([23456.0, 800.0]) == ("ms", ["23.5", "0.8"])
+    assert in_one_unit([12.3456, 1.5, None]) == ("µs", ["12.3", "1.50", "–"])
+    assert in_one_unit([2345.6, 0.8]) == ("µs", ["2 346", "0.800"])  # ms from ten of them
+    assert in_one_unit([23456.0, 800.0]) == ("ms", ["23.5", "0.800"])
     assert in_one_unit([]) == ("µs", [])
+    assert in_column([3.0, 28.0, None]) == ["3", "28", "–"]  # whole numbers are counts
+    assert in_column([0.0, 28.0, 0.05, 5.43e-8]) == ["0", "28.0", "0.0500", "5.43e-8"]
     head, *rows = ncuflow("show", DEEP).stdout.split("\n\n")[1].splitlines()
     assert "  µs  " in head and not any("µs" in row for row in rows)
 

@@ -507,5 +507,6 @@ def test_every_kernel_of_a_report_is_a_line_with_its_verdict(capsys, monkeypatch
     assert lines[0].startswith(first.subject.name) and first.limit.words in lines[0]
     shares = [float(re.search(r" ([\d.]+) % ", line)[1]) for line in lines]
     assert shares == sorted(shares, reverse=True) and sum(shares) == pytest.approx(100, abs=0.3)
-    with pytest.raises(SystemExit):
-        dispatch(["explain", str(SWEEP), "--all", "--json"])
+    assert dispatch(["explain", str(SWEEP), "--all", "--json"]) == 0
+    answers = json.loads(capsys.readouterr().out)
+    assert [one["subject"]["name"] for one in answers] == [of[0]["name"] for of in every]

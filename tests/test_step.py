@@ -39,7 +39,7 @@ from ncuflow.step import trace as steps
 from ncuflow.step.record import KernelOfStep, StepAnswer, StepGroup
 from ncuflow.step.reference import Machine, roof
 from ncuflow.step.shapes import NOTHING
-from ncuflow.step.trace import each_text, report, roof_text
+from ncuflow.step.trace import report, roof_text, times
 from ncuflow.target.attention import lengths
 from ncuflow.target.contract import known
 
@@ -499,7 +499,7 @@ def test_the_distance_to_the_roof_is_of_the_targets_count(tmp_path):
     work = known()["decode"].work(known()["decode"].completed(one.shape.candidates[1]))
     assert one.roof.bytes[1] == work.bytes
     assert one.roof.ceiling_source == "measured"
-    rate = float(one.roof.ceiling.split("GB/s")[0].replace(" ", "")) * 1e9
+    rate = float(one.roof.ceiling.removesuffix(" GB/s")) * 1e9
     # of the call: 60 us of attention, and 2 us that merge its chunks
     assert one.roof.percent[1] == pytest.approx(100 * work.bytes / rate / 62e-6, rel=0.01)
     assert one.nearest.point == "decode/B32_L2048_H32_K8_D128_P16_f16_cc"
@@ -549,7 +549,11 @@ def test_what_l2_may_hold_is_no_distance_to_dram(recorded_engine):
 
 def test_a_launch_that_was_held_up_is_told_from_the_others(recorded_engine):
     """A row's time is a sum; the distance to the roof is the median launch's."""
-    rows = {each_text(one): one for of in recorded_engine.groups for one in of.kernels}
+    rows = {
+        text: one
+        for of in recorded_engine.groups
+        for text, one in zip(times(of.kernels)[1][1], of.kernels, strict=True)
+    }
     held_up = [text for text, one in rows.items() if one.longest_us > 7 * one.each_us]
     assert [" to " in text for text in some(held_up)] == [True] * len(held_up)
     alike = [text for text, one in rows.items() if one.longest_us < 1.1 * one.each_us]
@@ -915,14 +919,14 @@ def test_distances_to_the_roof_are_those_of_the_launch_alone(recorded_engine, en
     compared = []
     for of in some(recorded_engine.groups):
         for call in engine_truth["alone"].get(of.kind, []) if not of.replayed else ():
-            for name, times in call["kernels_us"].items():
+            for name, took in call["kernels_us"].items():
                 for row in (r for r in of.kernels if r.demangled == name and r.roof):
                     low, high = row.roof.percent
                     sizes = row.shape.candidates[0]
                     own = {k: v for k, v in call["params"].items() if k in ("m", "n", "k")}
                     if own.items() - sizes.items() or (low == high and row.each_us <= 30):
                         continue
-                    cold, hot = (high * row.each_us / times[state] for state in ("cold", "hot"))
+                    cold, hot = (high * row.each_us / took[state] for state in ("cold", "hot"))
                     assert low - 5 <= max(cold, hot), (name, cold, hot)
                     assert cold - 5 <= high, (name, cold, hot)
                     compared.append(name)

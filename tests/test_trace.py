@@ -75,3 +75,10 @@ def test_what_is_neither_a_point_nor_a_launch_is_named_alone(point, column):
 def test_an_index_longer_than_any_report_is_one_line(digits):
     with pytest.raises(BadInput, match=rf"no launch has an index of {digits} digits"):
         found("sweep.ncu-rep#" + "9" * digits, "duration_ns")
+
+
+def test_a_name_that_is_none_gets_those_that_are_like_it(finished):
+    """On one line, not all that there are."""
+    with pytest.raises(BadInput) as error:
+        found("rmsnorm/rmsnorm_R1_D4096_f16", "busiest_per_cent", finished.outputs)
+    assert "busiest_pct" in str(error.value) and len(str(error.value)) < 300

@@ -9,10 +9,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
+from textwrap import wrap
 
 from ncuflow.compare import attribution, decomposition, differences, records
 from ncuflow.findings import profiled, statistics
-from ncuflow.format import Sheet, in_one_unit, quantity, with_unit
+from ncuflow.format import Sheet, columns, in_one_unit, quantity, with_unit
 from ncuflow.io import BadInput, printable, sniff_packed
 from ncuflow.model import Kernel
 
@@ -193,11 +194,10 @@ def _left_out(untimed: Sequence[int]) -> str:
 
 def table(found: records.Comparison) -> str:
     """The comparison for a terminal: differences, then a line per kernel with what moved below it."""
-    out = [f"base {found.base.name}", f"head {found.head.name}"]
-    out += [f"differs: {d.axis}: {d.base} → {d.head}" for d in found.differences]
+    out = [f"base {found.base.name}", f"head {found.head.name}", *told(found)]
     if found.mixed_causes:
         out.append("several things differ at once: their effects cannot be told apart")
-    out += [f"note: {note}" for note in found.statistics.notes] + [""]
+    out.append("")
     unit, took = in_one_unit([time for point in found.points for time in (point.base, point.head)])
     for point, base, head in zip(found.points, took[::2], took[1::2], strict=True):
         out.append(
@@ -213,6 +213,14 @@ def table(found: records.Comparison) -> str:
         least = 100 * found.settings.threshold
         out.append(f"nothing changed by more than {least:g} %")
     return "\n".join(out) + "\n"
+
+
+def told(found: records.Comparison) -> Iterator[str]:
+    """What differs between the sides, and what the verdicts cannot know, in lines of the terminal's width."""
+    for d in found.differences:
+        yield f"differs: {d.axis}: {d.base or 'unknown'} → {d.head or 'unknown'}"
+    for note in found.statistics.notes:
+        yield from wrap(f"note: {note}", columns(), subsequent_indent="      ")
 
 
 def sheet(found: records.Comparison) -> Sheet:

@@ -5,32 +5,49 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
 
 from ncuflow.compare import records, reports
 from ncuflow.findings import kernelname, statistics
-from ncuflow.format import Sheet, change, in_one_unit, micro, percent, with_unit
+from ncuflow.format import (
+    MISSING,
+    Sheet,
+    change,
+    columns,
+    in_one_unit,
+    micro,
+    number,
+    percent,
+    short,
+    with_unit,
+)
 from ncuflow.io import BadInput, clean, printable
 from ncuflow.parsers.show import read_trace
-from ncuflow.parsers.timeline import GRAPH, UNSAID, Timeline
+from ncuflow.parsers.timeline import GRAPH, KERNEL, UNSAID, Timeline
 
+UNLIKE = (
+    "Not judged: a trace has several kernels of that name, whose launches are no samples of one."
+)
 TOP = 20  # kernels that the text lists
-WIDEST = 60  # characters of a name in it
+MANYFOLD = 9  # of 1: the change from which on it is told as a factor
+WIDEST = 60  # characters of a name in a sentence
 Times = Mapping[str, Sequence[float]]  # µs of the launches of each kernel
 
 
 @dataclass(frozen=True)
 class TraceSide:
     """What one trace has of the devices that were chosen. order: the names as they ran, GPU by GPU; busy_us: the operations of
-    each device added up."""
+    each device added up; copies: the names that are no kernel's."""
 
     name: str
     gpu: str | None
     times: Times
     order: Sequence[str]
     busy_us: Mapping[int, float]
+    copies: frozenset[str] = frozenset()
 
 
 def compare(
@@ -50,21 +67,41 @@ def compare(
     placed = _in_place(*sides)
     sides[0] = _renamed(sides[0], placed)
     pairs = _pairs(sides[0].times, sides[1].times)
+    paired = [dict(_named(pairs, side.times)) for side in sides]
     if not pairs:
         raise BadInput(
             head, f"has no kernel in common with {sides[0].name}: nothing can be compared"
         )
     samples = [([[*a]], [[*b]]) for a, b in pairs.values()]
     found, floor = statistics.estimates(samples, settings.alpha, settings.floor)
-    decided = statistics.decide(found, settings.alpha, settings.threshold)
+    unlike = [name in _several(paired) for name in pairs]
+    none = {"p": None, "low": None, "high": None}
+    found = [replace(one, **none) if no else one for one, no in zip(found, unlike, strict=True)]  # type: ignore[arg-type]
+    decided = [
+        replace(one, verdict=statistics.NOT_JUDGED) if no else one
+        for one, no in zip(
+            statistics.decide(found, settings.alpha, settings.threshold), unlike, strict=True
+        )
+    ]
     points = [
         _point(name, *pair, one) for (name, pair), one in zip(pairs.items(), decided, strict=True)
     ]
     points.sort(key=lambda point: -abs(point.metrics[records.TOTAL].delta))
     named = [records.Named(side.name, {"gpu": side.gpu}) for side in sides]
-    alone = [_alone(of.times, {name for name, _ in _named(pairs, of.times)}) for of in sides]
-    notes = [*_notes(sides, floor), *_placed(placed)]
+    alone = [_alone(side.times, {*of}) for side, of in zip(sides, paired, strict=True)]
+    notes = [
+        *_notes(sides, floor),
+        *_placed(placed),
+        *_unpaired(sides, alone),
+        *[UNLIKE] * any(unlike),
+    ]
     return reports.comparison(named, settings, points, {records.EACH: floor}, notes, alone)
+
+
+def _several(paired: Sequence[Mapping[str, str]]) -> set[str]:
+    """Pairs by the bare name of which a trace has several kernels: their launches are no samples of one."""
+    counts = [Counter(side.values()) for side in paired]
+    return {name for count in counts for name, many in count.items() if many > 1}
 
 
 def _side(path: Path, device: int | None) -> TraceSide:
@@ -79,7 +116,8 @@ def _side(path: Path, device: int | None) -> TraceSide:
     gpus = {timeline.devices.get(one) for one in chosen} - {None}
     gpu = gpus.pop() if len(gpus) == 1 else None
     times, order = _times(timeline, length, chosen)
-    return TraceSide(printable(path.name), gpu, times, order, busy)
+    copies = frozenset(clean(one.name) for one in timeline.kinds if one.kind not in (KERNEL, GRAPH))
+    return TraceSide(printable(path.name), gpu, times, order, busy, copies)
 
 
 def _times(timeline: Timeline, length: Any, devices: Sequence[int]) -> tuple[Times, list[str]]:
@@ -121,8 +159,8 @@ def _renamed(side: TraceSide, names: Mapping[str, str]) -> TraceSide:
 
 
 def _in_place(base: TraceSide, head: TraceSide) -> dict[str, str]:
-    """Names of the base that are others in the head, by what ran before and after them: of each side one name alone stands
-    there."""
+    """Names of the base that are others in the head, by what ran before and after them: of each trace one name alone stands
+    there, most of its launches do, and neither is a copy."""
     pairs = _pairs(base.times, head.times)
     places = [_places(side, dict(_named(pairs, side.times))) for side in (base, head)]
     alone = [[name for name in of if [*of.values()].count(of[name]) == 1] for of in places]
@@ -139,13 +177,30 @@ def _places(side: TraceSide, paired: Mapping[str, str]) -> dict[str, tuple[str |
     for before, name, after in around:
         if name not in paired:
             seen[name][before, after] += 1
-    found = {name: counts.most_common(1)[0][0] for name, counts in seen.items()}
-    return {name: place for name, place in found.items() if place != (None, None)}
+    most = {name: counts.most_common(1)[0] for name, counts in seen.items()}
+    return {
+        name: place
+        for name, (place, times) in most.items()
+        if place != (None, None) and 2 * times >= seen[name].total() and name not in side.copies
+    }
+
+
+def _unpaired(sides: Sequence[TraceSide], alone: Sequence[Sequence[str]]) -> Iterator[str]:
+    """What the sums of both leave out."""
+    for side, names in zip(sides, alone, strict=True):
+        if names:
+            took, whole = (
+                fsum(fsum(side.times[name]) for name in of) for of in (names, side.times)
+            )
+            kernels = f"{with_unit(len(names), 'kernels')} that the other has not"
+            yield f"{side.name}: {micro(took)} of {micro(whole)} in {kernels}."
 
 
 def _placed(names: Mapping[str, str]) -> Iterator[str]:
     if names:
-        said = ", ".join(f"{_short(a)} → {_short(b)}" for a, b in [*names.items()][:3])
+        called = kernelname.told_apart([*names, *names.values()])
+        pairs = [(short(called[a], WIDEST), short(called[b], WIDEST)) for a, b in names.items()]
+        said = ", ".join(f"{a} → {b}" for a, b in pairs[:3])
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         yield f"Paired by what ran before and after them (--map says other pairs): {said}{more}."
 
@@ -219,24 +274,19 @@ def table(found: records.Comparison) -> str:
     """The comparison on one screen: the kernels whose launches together changed most."""
     totals = [point.metrics[records.TOTAL] for point in found.points]
     before, after = (fsum(getattr(one, side) for one in totals) for side in ("base", "head"))
-    out = [f"base {found.base.name}", f"head {found.head.name}"]
-    out += [f"differs: {d.axis}: {d.base} → {d.head}" for d in found.differences]
-    out += [f"note: {note}" for note in found.statistics.notes]
-    both = f"{micro(before)} → {micro(after)} ({change(after / before - 1)})"
+    out = [f"base {found.base.name}", f"head {found.head.name}", *reports.told(found)]
+    both = f"{micro(before)} → {micro(after)} ({_change(after / before - 1)})"
     out += ["", f"{with_unit(len(totals), 'kernels and copies')} of both take {both}", ""]
     listed = sheet(found)
-    out.append(
-        replace(listed, rows=[[_short(row[0]), *row[1:]] for row in listed.rows[:TOP]]).text()
-    )
+    out.append(replace(listed, head="", rows=listed.rows[:TOP]).text())
     if rest := totals[TOP:]:
-        moved = fsum(one.delta for one in rest)
-        out.append(f"and {len(rest)} more, together {_moved(moved)}")
+        out.append(f"and {len(rest)} more, together {_moved(fsum(one.delta for one in rest))}")
     for name, alone in ((found.base.name, found.only_base), (found.head.name, found.only_head)):
         if alone:
-            names = ", ".join(_short(one) for one in alone[:3])
-            out.append(
-                f"{with_unit(len(alone), 'kernels')} in {name} alone: {names}{', …' * (len(alone) > 3)}"
-            )
+            called = kernelname.told_apart(alone[:3])
+            names = ", ".join(short(called[one], WIDEST // 2) for one in alone[:3])
+            more = f"{names}{', …' * (len(alone) > 3)}"
+            out += wrap(f"{with_unit(len(alone), 'kernels')} in {name} alone: {more}", columns())
     return "\n".join(out) + "\n"
 
 
@@ -246,15 +296,28 @@ def sheet(found: records.Comparison) -> Sheet:
     whole = fsum(one.base for one in totals)
     unit, took = in_one_unit([time for one in totals for time in (one.base, one.head)])
     by, moved = in_one_unit([abs(one.delta) for one in totals])
+    called = kernelname.told_apart([point.id for point in found.points])
     rows = []
     for at, (point, total) in enumerate(zip(found.points, totals, strict=True)):
         n, m = total.samples
         both = [took[2 * at], took[2 * at + 1], _sign(total.delta) + moved[at]]
         share, count = f"{100 * total.base / whole:.1f}", str(n) if n == m else f"{n} → {m}"
-        judged = [change(point.relative), statistics.verdict_in_words(point)]
-        rows.append([point.id, *both, share, count, *judged])
-    header = ("kernel", f"base, {unit}", "head", f"moved, {by}", "of base, %", "n", "each", "")
-    return Sheet(header, rows, left=1, long=(0,))
+        each = MISSING if point.verdict == statistics.NOT_JUDGED else _change(point.relative)
+        rows.append([called[point.id], *both, share, count, each, _interval(point), point.verdict])
+    sure = f"{100 * (1 - found.settings.alpha):g} % interval"
+    header = ("kernel", f"base, {unit}", "head", f"moved, {by}", "of base, %", "n", "each", sure, "verdict")  # fmt: skip
+    return Sheet(
+        header, rows, f"{found.base.name} → {found.head.name}", left=1, long=(0,), spare=(4, 7, 3)
+    )
+
+
+def _change(relative: float) -> str:
+    """A change; one that is no longer read in per cent as a factor."""
+    return f"× {number(1 + relative)}" if relative > MANYFOLD else change(relative)
+
+
+def _interval(point: records.PointChange) -> str:
+    return " to ".join(map(_change, point.interval or ()))
 
 
 def _moved(us: float) -> str:
@@ -263,9 +326,3 @@ def _moved(us: float) -> str:
 
 def _sign(us: float) -> str:
     return "−" if us < 0 else "+"
-
-
-def _short(name: str) -> str:
-    """A name in the width of a column: without what a template was given, where it is long."""
-    text = name if len(name) <= WIDEST else kernelname.bare(name)
-    return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"

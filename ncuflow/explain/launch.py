@@ -108,7 +108,7 @@ def of_every(report: Report) -> list[tuple[Explanation, float | None]]:
     for alike in profiled.by_name(every):
         timed = [one for one in alike if one["duration_ns"]]
         one = of_kernel(profiled.longest(alike), alike, report.ncu_version, "ncu")
-        found.append((one, profiled.total(timed) / whole if whole else None))
+        found.append((one, profiled.total(timed) / whole if whole and timed else None))
     return found
 
 

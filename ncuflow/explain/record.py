@@ -250,19 +250,22 @@ def overview(every: Sequence[tuple[Explanation, float | None]], more: bool = Fal
     """A line per kernel: its share of the time (of 1; None: not asked for), its longest launch, what limits it, and where its
     warps wait. more: also what it could gain, and the first that is suggested."""
     unit, took = in_one_unit([_us(found.time) for found, _ in every])
-    rows = []
+    rows, asked = [], any(share is not None for _, share in every)
     for (found, share), time in zip(every, took, strict=True):
         stall, bound, tried = found.stalls[:1], found.headroom, found.suggestions[:1]
         rows.append(
             [
                 found.subject.name or found.subject.point or "",
-                "" if share is None else percent(share, 1),
+                percent(share, 1) if asked else "",
                 str(found.subject.launches),
                 time,
                 "".join(f"{one.reason} {_formatted(one.share)}" for one in stall),
                 found.limit.words if found.limit else "not known",
                 *(
-                    [_formatted(bound.most) if bound else "", "".join(map(_suggestion, tried))]
+                    [
+                        _formatted(bound.most) if bound else "",
+                        "".join(_suggestion(one).partition(". ")[0] for one in tried),
+                    ]
                     * more
                 ),
             ]

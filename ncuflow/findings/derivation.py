@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ncuflow.parsers.nsys import Trace
 
 LINES = "lines"  # the name of all samples by instruction
-COLUMN_NAMES = ", ".join(BY_NAME)
+FEW = 5  # names that are offered for one that is none
 MOST_DIGITS = 12  # of an index: no report holds so many launches
 LEAST_PCT = 1.0  # of a breakdown: the counters below it decide nothing
 Metrics = dict[tuple[str, int], list[MetricRow]]
@@ -143,8 +144,14 @@ def _found(facts: Iterator[TraceStep], name: str) -> Iterator[TraceStep]:
     read_here = list(facts)
     if not read_here:
         what = "no such column, and no metric, stall, rule or line of this kernel"
-        raise BadInput(name, f"{what}; columns are: {COLUMN_NAMES}")
+        raise BadInput(name, f"{what}; {_near(name)}")
     return iter(read_here)
+
+
+def _near(name: str) -> str:
+    """The columns whose names are most alike."""
+    names = ", ".join(get_close_matches(name, BY_NAME, FEW, 0))
+    return f"columns like it: {names}; --json of `show` and `explain` names what a report has"
 
 
 def _facts(kernels: Sequence[Kernel], metrics: Metrics, name: str) -> Iterator[TraceStep]:
@@ -243,6 +250,6 @@ def found(point: str, name: str, folder: Path | None = None) -> list[TraceStep]:
     if not locate.is_point(point) and folder is None:
         raise BadInput(point, "neither a point (TARGET/…) nor REPORT#INDEX of a launch")
     if name not in BY_NAME and not locate.is_point(point):
-        raise BadInput(name, f"no such column; there are: {COLUMN_NAMES}")
+        raise BadInput(name, f"no such column; {_near(name)}")
     with locate.of_point(point, folder) as where:
         return list(steps(where.outputs, point, name))

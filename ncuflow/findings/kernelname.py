@@ -7,6 +7,7 @@ makes it); a template that is in neither with that many arguments is decoded by 
 """
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ Templates = Mapping[str, Sequence[Sequence[str]]]  # name -> parameters in order
 SHIPPED = Path(__file__).with_name("templates.yaml")
 WORDS = read_yaml(Path(__file__).with_name("vocabulary.yaml"))
 _CAST = re.compile(r"^\((?P<type>[\w:\s]+)\)\s*(?P<value>-?\w+)$")
+_MANGLED, _LENGTH = re.compile("_ZN?(?=[1-9])"), re.compile(r"[1-9]\d{0,4}")
+SAYING = 4  # characters of a word that tells two names apart, where there is one
 LONGEST_NUMBER = 20  # digits; no argument of a template has as many
 DEEPEST = 8  # traits classes that are opened within another: those of the headers are two deep
 MERGE = "PersistentVariableLengthMergeStates"  # merges what a split over the KV cache left
@@ -265,9 +268,22 @@ def targets_of(short: str) -> list[Target]:
     ]
 
 
+def _last(mangled: str, at: int) -> str:
+    """The last of the names that stand one after another, each behind its length: ``kernel`` of ``_ZN2ns6kernelI…``."""
+    last = mangled
+    while found := _LENGTH.match(mangled, at):
+        end = found.end() + int(found[0])
+        if end > len(mangled):
+            break
+        last, at = mangled[found.end() : end], end
+    return last
+
+
 @cache
 def bare(name: str) -> str:
     """A kernel's name without what it returns, namespaces, template arguments and parameters."""
+    if found := _MANGLED.match(name):
+        return _last(name, found.end())
     text = name.replace("(anonymous namespace)", "").replace("<unnamed>", "")
     angles = parentheses = 0
     kept: list[str] = []
@@ -282,6 +298,32 @@ def bare(name: str) -> str:
             kept.append(character)
     words = "".join(kept).split()
     return (words[-1].split("::")[-1] if words else "") or name
+
+
+def told_apart(names: Sequence[str], width: int = 24) -> dict[str, str]:
+    """Each name without its arguments; of several that begin alike, behind the words that only it has: ``CUDAFunctor_add ·
+    vectorized_elementwise_kernel``."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in dict.fromkeys(names):
+        alike[bare(name)[:width]].append(name)
+    out = {name: bare(name) for name in names}
+    for group in alike.values():
+        words = {name: dict.fromkeys(_words(name)) for name in group}
+        count = Counter(word for own in words.values() for word in own)
+        for name, own in words.items():
+            rare = sorted((word for word in own if count[word] < len(group)), key=count.__getitem__)
+            if rare:
+                out[name] = f"{' '.join(rare[:2])} · {bare(name)}"
+    return out
+
+
+def _words(name: str) -> list[str]:
+    """Of a name with template arguments their words, of any other its own parts; those that say most first."""
+    if _MANGLED.match(name):
+        return re.findall(r"L[a-z]+(\d+)", name) or [name]
+    text = name.replace("(anonymous namespace)", "")
+    found = re.findall(r"\w+", text.partition("<")[2]) or bare(name).split("_")
+    return sorted(found, key=lambda word: len(word) < SAYING or word[0].isdecimal())
 
 
 def families() -> list[str]:

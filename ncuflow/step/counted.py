@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ncuflow.findings.kernelname import built
+from ncuflow.format import si
 from ncuflow.parsers.timeline import MEMSET, Ints, Launched, Operator, Timeline
 from ncuflow.step.detection import WORDS
 from ncuflow.target.contract import Work
@@ -72,7 +73,7 @@ def of_copy(one: Launched, size: int) -> Counted | None:
     """Of what stays on the GPU: each byte is read and written, or written alone; None of another copy."""
     if size <= 0 or (one.kind != MEMSET and one.name != DEVICE):
         return None
-    return _moved(size * (1 if one.kind == MEMSET else 2), f"{size} bytes", "the trace")
+    return _moved(size * (1 if one.kind == MEMSET else 2), si(size, "B"), "the trace")
 
 
 def of_operator(operator: Operator) -> Counted | None:

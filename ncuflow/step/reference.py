@@ -17,7 +17,6 @@ from pydantic import BaseModel
 from ncuflow.evidence import location, manifest
 from ncuflow.findings import ceilings, choices, locate, stored
 from ncuflow.findings.choices import Effect
-from ncuflow.format import with_unit
 from ncuflow.gpu.table import product, table
 from ncuflow.io import BadInput, read_as, scratch
 from ncuflow.model import Ceilings, Results
@@ -155,7 +154,7 @@ def _ceiling(
     if not value:
         return None
     return CeilingRate(
-        value * unit, "measured" if measured else "datasheet", with_unit(round(value, 1), word)
+        value * unit, "measured" if measured else "datasheet", f"{round(value, 1):.10g} {word}"
     )
 
 

@@ -180,7 +180,11 @@ def report(found: StepAnswer) -> str:
         )
     lines += [
         "",
-        *(short(f"! {one}", columns(WIDTH) * 2) for one in found.problems[:MOST_PROBLEMS]),
+        *(
+            line
+            for one in found.problems[:MOST_PROBLEMS]
+            for line in wrap(f"! {one}", columns(WIDTH), subsequent_indent="  ")
+        ),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -196,7 +200,7 @@ def _head(found: StepAnswer) -> Iterator[str]:
 
 def roofs(found: StepAnswer) -> str:
     """How much of the time has a roof, and how much has none that a trace could give it."""
-    none = f", {pct(found.unmendable_pct, 1)} none that any trace has" if found.unmendable_pct else ""  # fmt: skip
+    none = f", {pct(found.unmendable_pct, 1)} none that any trace has" if found.unmendable_pct >= LEAST_SHARE else ""  # fmt: skip
     return f"{pct(found.roof_pct, 1)} a roof{none}"
 
 
@@ -215,13 +219,14 @@ def _group(group: StepGroup, most: int, found: StepAnswer) -> Iterator[str]:
         tokens = f", {low} tokens" if low == high else f", {low} to {high} tokens"
     count = f"{group.steps} step{'s' * (group.steps != 1)}"
     middle = f"(IQR {micro(times.q25)} to {micro(times.q75)})"
-    said = f"{title}: {count}{tokens}, median {micro(times.median)} {middle}, max {micro(times.most)} (step {group.worst})"
+    took = f"median {micro(times.median)} {middle}, max {micro(times.most)} (step {group.worst})"
+    said = f"{title}: {count}{tokens}, {took if group.steps > 1 else micro(times.median)}"
     yield short(f"all: {micro(times.median)}" if found.found_by == WHOLE else said, columns(WIDTH))
     idle = wrap(_idle(group, found.host_slowed), columns(WIDTH) - 2)
     yield from (f"  {line}" for line in idle)
     yield ""
-    parts = [parts_row(one) for one in group.families if one.share >= LEAST_SHARE]
-    yield from (f"  {line}" for line in aligned(PARTS, parts[: most - 2], left=1).splitlines())
+    head, rows = parts([one for one in group.families if one.share >= LEAST_SHARE][: most - 2])
+    yield from (f"  {line}" for line in aligned(head, rows, left=1).splitlines())
     yield ""
     yield from _kernels(group.kernels[:most])
     if len(group.kernels) > most:
@@ -237,15 +242,25 @@ def _width() -> int:
     return columns(LONGEST)
 
 
-PARTS = ("part", "time", "share", "launches", "has a roof", "% of roofline", "gain, % of step")
+def parts(families: Sequence[FamilyOfStep]) -> tuple[list[str], list[list[str]]]:
+    """(heads, rows) of a step's parts: what each takes, how near it is to the roof, what other choices would bring; of the
+    columns those in which a part has something."""
+    unit, took = in_one_unit([one.time_us for one in families])
+    head = ("part", f"time, {unit}", "share", "launches", "has a roof", "% of roofline", "gain, % of step")  # fmt: skip
+    rows = [
+        (one.family, time, pct(one.share, 1), f"{one.launches:g}", pct(one.roofed_pct),
+         "" if one.roof_pct is None else _between(*one.roof_pct),
+         "" if one.gain_pct is None else f"{one.gain_pct:.1f}")
+        for one, time in zip(families, took, strict=True)
+    ]  # fmt: skip
+    return filled(head, rows)
 
 
-def parts_row(one: FamilyOfStep) -> tuple[str, ...]:
-    """A part of a step as a row of ``PARTS``: what it takes, how near it is to the roof, what other choices would bring."""
-    gain = "" if one.gain_pct is None else f"{one.gain_pct:.1f}"
-    reached = "" if one.roof_pct is None else _between(*one.roof_pct)
-    took = micro(one.time_us), pct(one.share, 1), f"{one.launches:g}"
-    return (one.family, *took, pct(one.roofed_pct), reached, gain)
+def filled(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """The columns of a table in which a row has something."""
+    kept = [at for at in range(len(head)) if not rows or any(row[at] for row in rows)]
+    (first, *rest) = ([row[at] for at in kept] for row in (head, *rows))
+    return first, rest
 
 
 def reasons(group: StepGroup) -> list[str]:
@@ -263,16 +278,27 @@ def reasons(group: StepGroup) -> list[str]:
     return lines
 
 
+def times(
+    shown: Sequence[KernelOfStep],
+) -> tuple[tuple[str, list[str]], tuple[str, list[str]]]:
+    """(unit, text) of the time of each kernel, and of its median launch; where one took far longer, which the sum of all has
+    in it, that as well."""
+    by, each = in_one_unit([time for one in shown for time in (one.each_us, one.longest_us)])
+    pairs = zip(shown, each[::2], each[1::2], strict=True)
+    said = [
+        f"{own} to {most}" if one.longest_us > FAR * one.each_us else own
+        for one, own, most in pairs
+    ]
+    return in_one_unit([one.time_us for one in shown]), (by, said)
+
+
 def _kernels(shown: Sequence[KernelOfStep]) -> Iterator[str]:
     """A table of kernels, whose shapes stand below them where a line has no room for them."""
-    unit, took = in_one_unit([one.time_us for one in shown])
-    by, each = in_one_unit([time for one in shown for time in (one.each_us, one.longest_us)])
+    (unit, took), (by, each) = times(shown)
     header = ("#", "share", unit, "n", f"each, {by}", "kernel", "part", "% of roofline", "alone", "shape")  # fmt: skip
-    pairs = zip(shown, took, each[::2], each[1::2], strict=True)
-    rows = [_row(one, time, own + _longest(one, most)) for one, time, own, most in pairs]
-    *named, shapes_of = zip(header, *rows, strict=True)
-    whole_columns = [column for column in named if any(column[1:])]
-    head, *body = zip(*whole_columns, strict=True)
+    rows = [_row(*one) for one in zip(shown, took, each, strict=True)]
+    shapes_of = [header[-1], *(row[-1] for row in rows)]
+    head, body = filled(header[:-1], [row[:-1] for row in rows])
     lines = aligned(head, body, left=len(head)).splitlines()
     longest = max(map(len, lines))
     for line, shape in zip(lines, shapes_of, strict=True):
@@ -328,15 +354,6 @@ def _row(one: KernelOfStep, time: str, each: str) -> list[str]:
         alone_text(one),
         shape_text(one),
     ]
-
-
-def each_text(one: KernelOfStep) -> str:
-    """The time of the median launch; where one took far longer, which the sum of all has in it, that as well."""
-    return micro(one.each_us) + _longest(one, micro(one.longest_us))
-
-
-def _longest(one: KernelOfStep, text: str) -> str:
-    return f" to {text}" if one.longest_us > FAR * one.each_us else ""
 
 
 def shape_text(one: KernelOfStep) -> str:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from ncuflow.compare.reports import distinct
 from ncuflow.explain.launch import of_every
 from ncuflow.explain.record import Explanation, as_text, overview
 from ncuflow.explain.verb import explain
@@ -47,21 +48,23 @@ def command(
         format: text (the default), md (a table for a pull request), or json as --json
     """
     printed = printed.as_asked(format)
-    if all and (kernel is not None or printed.json):
-        raise UsageError("--all goes with neither --kernel nor --json")
+    if all and kernel is not None:
+        raise UsageError("--all does not go with --kernel")
     sheets: list[Sheet] = []
     found: list[Explanation] = []
     with given(source, *more) as files:
         for name, path in files:
-            if all:
+            if all and printed.json:
+                found += [_called(one, name, path) for one, _ in of_every(profiled.read(path))]
+            elif all:
                 sheet = overview(of_every(profiled.read(path)), more=format == "md")
                 sheets.append(replace(sheet, head=name) if more else sheet)
             else:
                 found.append(_called(explain(path, kernel, outputs), name, path))
     if format == "md":
-        tables = sheets or [_compared(found, [name for name, _ in files])]
+        tables = sheets or [_compared(found, distinct([name for name, _ in files]))]
         emit("\n".join(sheet.markdown() for sheet in tables), None)
-    elif all:
+    elif sheets:
         emit("\n".join(sheet.text() for sheet in sheets), None)
     else:
         printed.tell_all(found, "" if printed.json else "\n".join(map(as_text, found)))

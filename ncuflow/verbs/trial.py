@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from ncuflow.io import UsageError, emit, not_over, write_json, write_text
+from ncuflow.io import MissingFile, UsageError, emit, not_over, write_json, write_text
 from ncuflow.race import EFFECT
 from ncuflow.verbs.options import Effect, Jobs, OutFile, Seconds, blocks_of, exclusive
 
@@ -79,10 +79,15 @@ def command(
     changes, written = [*change, *(json or ())[1:]], json[0] if json else None
     on_screen = json != []
     if from_ is not None:
-        if changes or target or written or not on_screen:
-            raise UsageError("--from is of what was tried: not with CHANGE, --target or --json")
-        _again(from_, html)
+        if changes or target or written:
+            raise UsageError(
+                "--from is of what was tried: not with CHANGE, --target or a file to write"
+            )
+        _again(from_, html, on_screen)
         return 0
+    for one in changes:
+        if one.suffix in (".patch", ".diff") and not one.is_file():
+            raise MissingFile(one, "no such file")
     if not changes or target is None:
         raise UsageError("a CHANGE and its --target are needed, or --from RECORD")
     exclusive(points=points, blocks=blocks)
@@ -104,17 +109,20 @@ def command(
     return EXIT[ranked(trials)[0][1].outcome]
 
 
-def _again(record: Path, html: Path | None) -> None:
-    """Show what was recorded: on the screen, or as a page."""
+def _again(record: Path, html: Path | None, on_screen: bool) -> None:
+    """Show what was recorded: on the screen, as a page, or as JSON."""
+    from ncuflow import answer
     from ncuflow.experiments.record import read
     from ncuflow.experiments.text import ranking, trial_text
     from ncuflow.pages.html import experiments as page
 
     not_over(html, record)
     trials = read(record)
+    if not on_screen:
+        answer.tell(_record(trials, len(trials)))
     if html is not None:
         write_text(html, page.rendered(trials))
-    else:
+    elif on_screen:
         more = [ranking(trials)] if len(trials) > 1 else []
         emit("".join([*map(trial_text, trials), *more]), None)
 

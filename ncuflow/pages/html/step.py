@@ -16,12 +16,10 @@ FILTERS = {
     "pct": pct,
     "shape": trace.shape_text,
     "roof": trace.roof_text,
-    "each": trace.each_text,
     "alone": trace.alone_text,
     "gain": trace.gain_text,
     "reason": trace.reason_text,
     "built": trace.built_text,
-    "part": trace.parts_row,
     "short": partial(short, width=LONGEST),
 }
 
@@ -42,6 +40,7 @@ def rendered(found: StepAnswer) -> str:
         found=shown,
         told_by=trace.told_by,
         roofs=trace.roofs,
-        parts=trace.PARTS,
+        parts=trace.parts,
+        times=trace.times,
     )
     return told + "\n"
