@@ -372,3 +372,23 @@ def test_ten_thousand_kernels_open(browser, written, view):
     shown.evaluate("location.hash = '#/kernel?r=0&k=9999'")
     shown.wait_for_selector("main h1")
     assert "Left out for the size of this file" in shown.inner_text("main")
+
+
+def test_a_list_shows_numbers_beside_names_however_wide_the_page_is(browser, opened, view):
+    """On a telephone the first column leaves room for the next; a wide screen has no need to scroll, and no column is empty."""
+    shown = browser.open(opened, "#/kernels", (390, 800))
+    heads = shown.locator(".grid thead th")
+    ends = [box["x"] + box["width"] for box in (heads.nth(at).bounding_box() for at in (0, 1))]
+    assert ends[0] < 270 and ends[1] <= 390
+    shown = browser.open(opened, "#/kernels", (1920, 1000))
+    wide = "(frame) => frame.scrollWidth - frame.clientWidth"
+    assert shown.locator(".grid-frame").evaluate(wide) == 0
+    labels = texts(shown.locator(".grid thead th"))
+    several = any(len(kernel.launches) > 1 for kernel in view.reports[0].kernels)
+    assert ("min · median · max" in labels) == several
+    rows = shown.locator(".grid tbody tr:not(.space)")
+    for at, label in enumerate(labels):
+        cells = [
+            rows.nth(row).locator("th, td").nth(at).inner_html() for row in range(rows.count())
+        ]
+        assert any(cell not in ("", "–") for cell in cells), label

@@ -35,24 +35,27 @@ const SYMBOLS = { slower: "triangle", faster: "diamond2" };
  */
 export function changes(rows, width, name, label) {
   const small = narrow(width);
-  const most = small ? 22 : Math.max(40, Math.round(width / 15));
+  const most = small ? Math.floor(width / 6.4) : Math.max(40, Math.round(width / 15));
   const text = ({ text }) => (text.length > most ? `…${text.slice(1 - most)}` : text);
   const y = (row) => String(rows.indexOf(row));
   const colour = ({ kind }) => COLOURS[kind] ?? "var(--quiet)";
   const fill = (row) => (row.kind in COLOURS ? colour(row) : "var(--panel)");
   const at = { y, x: (row) => Math.max(0, row.change, row.high ?? 0), textAnchor: "start", dx: 8, fill: "var(--text)" };
   const known = rows.filter((row) => row.change !== null);
+  const inset = small ? 12 : 5; // a telephone has the name above its row
+  const above = { y, frameAnchor: "left", textAnchor: "start", dx: -12, dy: -13, fill: "var(--text)", text };
   const [low, high] = [rows.filter((row) => row.floor), rows.filter((row) => row.low !== null)];
   return Plot.plot({
     ...base(width, name),
-    height: 70 + 20 * rows.length,
-    marginLeft: small ? 150 : 16 + 6.6 * d3.max(rows, (row) => text(row).length),
+    height: 70 + (small ? 34 : 20) * rows.length,
+    marginLeft: 16 + (small ? 0 : 6.6 * d3.max(rows, (row) => text(row).length)),
     marginRight: 64,
     marginTop: 30,
-    x: { label, axis: "both", tickFormat: (value) => change(value, 0), grid: true, nice: true, ticks: small ? 2 : 8 },
-    y: { domain: rows.map(y), tickFormat: (at) => text(rows[at]), label: null, tickSize: 0 },
+    x: { label, axis: "both", tickFormat: (value) => change(value, 0), grid: true, nice: true, ticks: small ? 4 : 8 },
+    y: { domain: rows.map(y), tickFormat: (at) => (small ? "" : text(rows[at])), label: null, tickSize: 0 },
     marks: [
-      Plot.barX(low, { y, x1: (row) => -row.floor, x2: "floor", fill: "var(--line)", insetTop: 5, insetBottom: 5 }),
+      Plot.barX(low, { y, x1: (row) => -row.floor, x2: "floor", fill: "var(--line)", insetTop: inset, insetBottom: inset }),
+      small ? Plot.text(rows, above) : null,
       Plot.ruleX([0], { stroke: "var(--quiet)" }),
       Plot.ruleY(known, { y, x1: 0, x2: "change", stroke: colour, strokeOpacity: 0.35 }),
       Plot.ruleY(high, { y, x1: "low", x2: "high", stroke: colour, strokeWidth: 2 }),

@@ -121,7 +121,7 @@ function waterfall(row, steps, width) {
     height: 40 + 24 * bars.length,
     marginLeft: small ? 140 : 340,
     marginRight: 70,
-    x: { label: "µs →", grid: true, ticks: small ? 3 : 7 },
+    x: { label: "µs →", grid: true, ticks: small ? 3 : 7, tickFormat: (value) => number(value) },
     y: { domain: d3.range(bars.length), tickFormat: label, label: null, tickSize: 0 },
     marks: [
       Plot.barX(bars, { y, x1: "from", x2: "to", fill: colour, fillOpacity: 0.55, stroke: colour, insetTop: 3, insetBottom: 3 }),

@@ -176,8 +176,7 @@ export async function choosing(control, label, values, chosen, make, kept = () =
 
 /** The box of a filter. props: aria-label, placeholder, value. */
 export function search(props, oninput) {
-  const box = h("input", { type: "search", "data-filter": true, spellcheck: "false", ...props, oninput: () => oninput(box.value) });
-  return box;
+  return h("input", { type: "search", "data-filter": true, spellcheck: "false", ...props, oninput: ({ target }) => oninput(target.value) });
 }
 
 /** Of what is said to those who hear the page when it changes. */
@@ -198,8 +197,10 @@ export function beside(left, right) {
   return left && right ? h("div.wide-two", left, right) : (left ?? right);
 }
 
-/** A plain table. heads: text, or [text, "number"]; rows: lists of cells. */
-export function table(heads, rows, caption) {
+/** A plain table. heads: text, or [text, "number"]; rows: lists of cells. A column in which no row has anything is left out. */
+export function table(every, cells, caption) {
+  const kept = every.map((_, at) => !cells.length || cells.some((row) => !["–", "", null, undefined, false].includes(row[at])));
+  const [heads, ...rows] = [every, ...cells].map((row) => row.filter((_, at) => kept[at]));
   const kind = (at) => ({ class: Array.isArray(heads[at]) && "number" });
   const head = heads.map((text, at) => h("th", { scope: "col", ...kind(at) }, text));
   const body = rows.map((row) => each("tr", row, (cell, at) => h("td", kind(at), cell)));

@@ -1,5 +1,6 @@
 /** A grid: a table of any length, whose rows are made as they come into view. */
 
+import { narrow } from "./chart.js";
 import { csv, saver } from "./csv.js";
 import { button, fill, h, LIVE, search } from "./dom.js";
 import { matcher, unknown } from "./query.js";
@@ -8,6 +9,7 @@ import { update } from "./state.js";
 const ROW = 26; // px, as in style.css
 const SPARE = 12; // rows beyond the edges of what is seen
 const WIDEST = 52; // characters of a column
+const NARROWEST = 28; // of one with names where the room is a telephone's
 const PROPORTIONAL = 0.9; // of a digit's width, that of a letter in running text
 const SEEN = 150; // rows that a column's width is measured on
 
@@ -28,7 +30,7 @@ export class Grid {
     this.table = h("table.grid", props, this.widths, this.head, this.body);
     this.element = h("div.grid-frame", { onscroll: () => this.draw() }, this.table);
     this.setColumns(columns, sort);
-    new ResizeObserver(() => this.draw(true)).observe(this.element);
+    new ResizeObserver(() => this.measure()).observe(this.element);
     addEventListener("beforeprint", () => this.draw(true, true));
     addEventListener("afterprint", () => this.draw(true));
   }
@@ -39,7 +41,6 @@ export class Grid {
     const cells = columns.map((column) => this.headCell(column));
     fill(this.head, h("tr", cells));
     this.measure();
-    this.draw(true);
   }
 
   headCell(column) {
@@ -59,22 +60,24 @@ export class Grid {
     this.current = Math.min(this.current, Math.max(0, rows.length - 1));
     this.table.setAttribute("aria-rowcount", String(rows.length + 1));
     this.measure();
-    this.draw(true);
   }
 
+  /** Give the columns their widths, and make the rows that are seen anew. */
   measure() {
     const step = Math.max(1, Math.floor(this.rows.length / SEEN));
     const sample = this.rows.filter((row, at) => row.group === undefined && at % step === 0);
     const widths = this.columns.map((column) => {
-      if (column.width) return column.width;
+      const most = narrow(innerWidth) && ["point", "name"].includes(column.key) ? NARROWEST : (column.width ?? WIDEST);
+      if (column.width) return Math.min(column.width, most);
       const texts = sample.map((row) => column.text(row).length * (column.number || column.key === "point" ? 1 : PROPORTIONAL));
       const words = `${column.label} ${column.unit ?? ""}`.split(" ").map((word) => word.length);
       const head = Math.max(...words, words.reduce((sum, length) => sum + length + 1, 0) / 2) + 3; // on two lines
-      return Math.min(WIDEST, Math.max(head, ...texts) + 1);
+      return Math.min(most, Math.max(head, ...texts) + 1);
     });
     const cols = widths.map((width) => h("col", { style: `width:${width}ch` }));
     fill(this.widths, cols);
     this.table.style.width = `${widths.reduce((sum, width) => sum + width, 0)}ch`;
+    this.draw(true);
   }
 
   /** Make the rows that are seen, where they are not those that are made already. */

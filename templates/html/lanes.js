@@ -45,9 +45,8 @@ export function draw(timeline, rows, width, found = () => false) {
   const marks = operations.map(({ name, start, end: last, gap, stream, call, calling }, at) => {
     const lane = 1 + streams.indexOf(stream);
     const title = `${name}: ${nano(last - start)}${gap ? `, after ${nano(gap)} idle` : ""}`;
-    const host = call !== null && calling;
     return [
-      host && boxOf(0, call, call + calling, "launch", "var(--c4)", `host call for ${name}: ${nano(calling)}`),
+      call !== null && calling && boxOf(0, call, call + calling, "launch", "var(--c4)", `host call for ${name}: ${nano(calling)}`),
       at > 0 && gap > 0 && s("g", s("title", `idle ${nano(gap)}`), s("line.gap", { x1: x(start - gap), x2: x(start), ...middle(lane) })),
       boxOf(lane, start, last, name, found(at) ? "var(--c1)" : "var(--c0)", title),
     ];

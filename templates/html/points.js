@@ -30,11 +30,7 @@ export function points(evidence, params) {
     ["limits", "verdict"],
     ["limiter", "limiter"],
   ];
-  const parameters = Object.keys(side.points.params).map((name) => [name, name]);
-  const by = (name) => {
-    update(chosen, { by: name });
-    view.list.refresh();
-  };
+  const by = (name) => update(chosen, { by: name }, () => view.list.refresh());
   const recolumn = (names) => {
     chosen.cols = names;
     keep({ cols: names.join(",") === usual.join(",") ? null : names.join(",") });
@@ -53,7 +49,7 @@ export function points(evidence, params) {
     value: (key) => reader(side.columns.get(key)) ?? (() => null),
     shown: (found) => rowsOf(view, found),
     beside: [
-      picker("Group", [...groups, ...parameters], chosen.by, by),
+      picker("Group", [...groups, ...Object.keys(side.points.params).map((name) => [name, name])], chosen.by, by),
       button("", { onclick: () => chooser(side, chosen.cols, recolumn) }, "Columns…"),
     ],
     csv: () => shownAsCsv(view),

@@ -2,12 +2,7 @@
 
 const WORD = /(-?)(?:([\w.]+)\s*(:|>=|<=|!=|=|>|<)\s*)?(?:"([^"]*)"|(\S+))/g;
 
-const COMPARE = {
-  ">": (a, b) => a > b,
-  "<": (a, b) => a < b,
-  ">=": (a, b) => a >= b,
-  "<=": (a, b) => a <= b,
-};
+const COMPARE = { ">": (a, b) => a > b, "<": (a, b) => a < b, ">=": (a, b) => a >= b, "<=": (a, b) => a <= b };
 
 /** The words of a query: [{not, name, sign, text}]. */
 export function words(query) {

@@ -14,7 +14,7 @@ const NAME = { fontSize: 10.5, fill: "var(--quiet)", stroke: "var(--panel)", str
 
 /** A chart with both axes logarithmic. given: height, domains x and y, label of x, roofs {memory, flat} and marks over them. */
 function plotOf(width, { height, x, y, label, memory, flat, marks }) {
-  const tickFormat = (value) => number(value, 4);
+  const tickFormat = (value) => number(value);
   return Plot.plot({
     ...base(width, "Roofline: counted TFLOPS over counted FLOP per byte"),
     height,

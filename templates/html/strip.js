@@ -15,6 +15,7 @@ const SERIES = {
   plan_us: ["plan()", "plan_us"],
 };
 const HOST = ["host_us", "plan_us"];
+const tickFormat = (value) => number(value, value < 1000 ? 4 : 3);
 
 /** Median, lower and upper quartile. */
 function columnsOf(view) {
@@ -100,7 +101,7 @@ function strip(name, samples, side, at) {
       marginLeft: narrow(width) ? 134 : 140,
       marginRight: 74,
       marginTop: 8,
-      x: { label: "µs →", nice: true, grid: true, tickFormat: (value) => number(value, 4), ticks: narrow(width) ? 3 : 7 },
+      x: { label: "µs →", nice: true, grid: true, tickFormat, ticks: narrow(width) ? 3 : 7 },
       y: {
         domain: [-0.55, rows.length - 0.45],
         reverse: true,

@@ -50,10 +50,12 @@ function heading(report, { r, k }, found) {
 }
 
 function distribution({ least, q25, median, q75, most }, values, n, shown) {
+  const [low, high, middle] = [least, most, median].map(nano);
+  const told = low === high ? ` of ${low}` : `: ${low} to ${high}, median ${middle}, half of them ${nano(q25)} to ${nano(q75)}`;
   return h(
     "p.distribution",
     line(values),
-    ` ${number(n)} launches: ${nano(least)} to ${nano(most)}, median ${nano(median)}, half of them ${nano(q25)} to ${nano(q75)}`,
+    ` ${number(n)} launches${told}`,
     shown && shown < n ? h("span.note", `; ${shown} of them have a panel here`) : "",
   );
 }

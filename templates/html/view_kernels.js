@@ -104,7 +104,9 @@ function spread({ duration: of }) {
   return of && of.n > 1 ? [of.least, of.median, of.most].map(nano).join(" · ") : "–";
 }
 
-function columnsOf(total, signs) {
+/** The columns in which a kernel has something; how a kernel's launches differ, where one has several. */
+function columnsOf(rows, total, signs) {
+  const known = ({ key }) => rows.some((row) => (["median", "line"].includes(key) ? row.n > 1 : (row[key] ?? null) !== null));
   const percents = (label, key, of = (row) => row[key], digits = 0) => {
     return { key, label, unit: "%", number: true, text: (row) => (row[key] === null ? "–" : of(row).toFixed(digits)) };
   };
@@ -112,19 +114,19 @@ function columnsOf(total, signs) {
     {
       key: "name",
       label: "kernel",
-      width: 36,
+      width: 32,
       text: (row) => row.label,
       node: (row) => h("a", { href: href("kernel", { r: row.r, k: row.k }), title: row.demangled }, row.label),
     },
     percents("of the time", "total", (row) => (100 * row.total) / (total || 1), 1),
     { key: "time", label: "time", number: true, text: (row) => nano(row.time) },
     { key: "n", label: "launches", number: true, text: (row) => number(row.n) },
-    { key: "median", label: "min · median · max", width: 25, text: spread },
+    { key: "median", label: "min · median · max", width: 23, text: spread },
     { key: "line", label: "over time", fixed: true, width: 13, text: () => "", node: (row) => line(row.values) ?? "" },
     {
       key: "words",
       label: "what limits it",
-      width: 38,
+      width: 34,
       text: wordsOf,
       node: (row) => h("span", { title: row.words }, limited(row, signs)),
     },
@@ -136,7 +138,7 @@ function columnsOf(total, signs) {
     percents("occupancy", "achieved_occupancy_pct"),
     { key: "registers", label: "registers", number: true, text: (row) => number(row.registers) },
     { key: "stall", label: "top stall", text: ({ stall }) => (stall ? `${stall[0]} ${percent(stall[1])}` : "–") },
-  ];
+  ].filter(known);
 }
 
 function list(main, rows, total, signs, params) {
@@ -146,7 +148,7 @@ function list(main, rows, total, signs, params) {
     name: "Kernels",
     what: "kernels",
     rows: () => rows,
-    columns: () => columnsOf(total, signs),
+    columns: () => columnsOf(rows, total, signs),
     filter: "filter: gemm limiter=dram registers>128 -fill",
     words: (name) => (rows[0] && name in rows[0] ? (row) => row[name] : null),
     text: (row) => `${row.name} ${row.demangled ?? ""} ${row.words ?? ""} ${row.stall?.[0] ?? ""}`,
