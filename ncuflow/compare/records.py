@@ -200,7 +200,7 @@ def read(path: Path) -> Comparison:
 
 
 class ComparedPoint(AnswerPart):
-    """One point, or one matched kernel, on both sides; with what else compare.json has of it."""
+    """One point, or one matched kernel, of the baseline and the candidate; with what else compare.json has of it."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -211,19 +211,19 @@ class ComparedPoint(AnswerPart):
     metric: str
     """The metric that leads this row."""
     base: float
-    """The time on the first side, µs."""
+    """The time of the baseline, µs."""
     head: float
-    """The time on the second side, µs."""
+    """The time of the candidate, µs."""
     relative: float
-    """The second time over the first, less 1."""
+    """The candidate's time over the baseline's, less 1."""
     low: float | None
-    """The lower bound of the change; null where a side has one value."""
+    """The lower bound of the change; null where either has one value."""
     high: float | None
     """The upper bound of the change."""
     p: float | None
     """The corrected p-value of the test; null where no test was made."""
     verdict: str
-    """One of: slower, faster, same, inconclusive, not tested (a side has too few samples), not judged."""
+    """One of: slower, faster, same, inconclusive, not tested (too few samples), not judged."""
     metrics: dict[str, MetricChange]
     """Each metric of the point, with the same fields."""
     causes: list[Cause]
@@ -231,30 +231,30 @@ class ComparedPoint(AnswerPart):
 
 
 class CompareAnswer(Answer):
-    """What got slower between two sides, and why: what compare.json has; with a limit the points that changed first."""
+    """What got slower from the baseline to the candidate, and why: what compare.json has; with a limit what changed first."""
 
     command: Literal["compare"] = "compare"
     """The command that wrote this JSON."""
     base: Named
-    """The first side: its name and where it was measured."""
+    """The baseline: its name and where it was measured."""
     head: Named
-    """The second side."""
+    """The candidate."""
     differences: list[Difference]
-    """What differs between the sides besides the kernels."""
+    """What differs between the two besides the kernels."""
     settings: Thresholds
     """The settings alpha, threshold and floor, as fractions of 1."""
     statistics: Statistics
     """How many tests were made, the noise floor of each metric, and what cannot be known."""
     points: list[ComparedPoint]
-    """The points that both sides have."""
+    """The points that both have."""
     only_base: list[str]
-    """The points that only the first side has."""
+    """The points that only the baseline has."""
     only_head: list[str]
-    """The points that only the second side has."""
+    """The points that only the candidate has."""
     not_compared: list[NotCompared]
-    """The points that were not right, or not timed, on a side."""
+    """The points that were not right, or not timed, in either."""
     gpus: TwoGpus | None
-    """What the second GPU changes; null where both sides are of one GPU."""
+    """What the second GPU changes; null where both are of one GPU."""
     comparison: int = Field(alias="schema")
     """The version of compare.json, whose fields these are."""
 

@@ -1,4 +1,4 @@
-"""What got slower, and why: two sides of results, or two reports of ncu or nsys of any program.
+"""What got slower, and why: two folders of results, or two reports of ncu or nsys of any program.
 
 ncuflow compare outputs/A/results outputs/B/results [--format table|md | --json] [--out FILE]
 ncuflow compare recordings/A recordings/B
@@ -34,11 +34,11 @@ def command(
     map: Annotated[list[str] | None, Each] = None,
     printed: Printed = AS_TEXT,
 ) -> None:
-    """What changed between two sides.
+    """What changed from a baseline to a candidate.
 
     Args:
-        base: results, outputs or a recording; or a report of ncu or nsys
-        head: the same of the other side
+        base: the baseline: results, outputs or a recording; or a report of ncu or nsys
+        head: the candidate, of the same kind
         base_targets: of the first folder; default: all of it
         head_targets: of the second folder; default: all of it
         out: file to write; standard output by default
