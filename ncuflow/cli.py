@@ -198,14 +198,20 @@ def named(words: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def completion(shell: str) -> str:
-    """The script by which a shell completes verbs, their options and files."""
+    """The script by which a shell completes verbs, their options and files; of a verb that lacks a package its name alone."""
     from cyclopts import App
+
+    def parser(name: str) -> App:
+        try:
+            return app(importlib.import_module(COMMANDS[name][0]), name)
+        except ModuleNotFoundError:
+            return App(name=f"ncuflow {name}")
 
     if shell not in SHELLS:
         tell(f"--completion {shell}: choose from {', '.join(SHELLS)}", 2)
         raise SystemExit(2)
     root = App(name="ncuflow", version_flags=[])
-    verbs = {name: app(importlib.import_module(COMMANDS[name][0]), name) for name in USER | PARTS}
+    verbs = {name: parser(name) for name in USER | PARTS}
     for name, made in verbs.items():
         *parents, last = name.split()
         (verbs[parents[0]] if parents else root).command(made, name=last)

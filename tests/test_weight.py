@@ -125,3 +125,12 @@ def test_a_look_at_what_is_to_do_imports_none_of_the_tables_and_figures(tmp_path
     loaded = done.stderr.splitlines()[-1].split()
     assert "ncuflow.flow.jobs" in loaded
     assert {"pandas", "pyarrow", "matplotlib", "cyclopts", "scipy"} & {*loaded} == set()
+
+
+def test_a_shell_completes_where_only_the_core_is_installed(bare: dict[str, str]) -> None:
+    """Of a verb that lacks a package its name."""
+    done = run(bare, "-m", "ncuflow", "--completion", "bash")
+    assert done.returncode == 0, done.stderr
+    assert (
+        "--kernel" in done.stdout and "predict" in done.stdout and "--measured" not in done.stdout
+    )
