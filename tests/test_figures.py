@@ -339,3 +339,12 @@ def test_a_page_leads_with_a_rate_whose_bytes_passed_dram(recorded: Recorded) ->
     assert (top["measurement"]["sol_dram_pct"] or 0) > 80
     cached = [p for p in points if (p["measurement"]["bytes_beyond_dram_pct"] or 0) > 20]
     assert best(cached, "gbs") in cached  # where no others are
+
+
+def test_both_axes_of_a_sweep_print_their_numbers_in_one_way() -> None:
+    axes = drawn(results(rated(4000.0, 512), rated(5000.0, 16384)))
+    FigureCanvasAgg(axes.figure).draw()  # type: ignore[arg-type]
+    said = [
+        label.get_text() for axis in (axes.xaxis, axes.yaxis) for label in axis.get_ticklabels()
+    ]
+    assert {"16 384", "4 000"} <= {*said} and "4000" not in said

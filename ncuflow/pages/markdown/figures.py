@@ -69,6 +69,7 @@ STYLE: dict[Any, Any] = {
 DRAM, TENSOR, FP32 = "ceiling_dram_gbs", "ceiling_tensor_tflops", "ceiling_fp32_tflops"
 CACHES = {"L2": "ceiling_l2_gbs", "L1": "ceiling_l1_gbs"}
 STALL_BARS, MOST_REASONS = 12, 6
+PLAIN = FuncFormatter(lambda value, _: plain(value))  # one way to print a number on both axes
 FEW_DECADES = 2  # between the outer powers of an axis, below which powers alone say too little
 WIDTH = 7.6  # inches
 Ceiling = tuple[str, str, float]  # source, label, the highest over the points
@@ -93,7 +94,7 @@ def _plain_log(axis: Axis, base: int = 10) -> None:
     low, high = axis.get_view_interval()
     if base == 10 and floor(log10(high)) - ceil(log10(low)) < FEW_DECADES:
         axis.set_major_locator(LogLocator(base, subs=(1, 2, 5)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+    axis.set_major_formatter(PLAIN)
     axis.set_minor_locator(NullLocator())
 
 
@@ -336,6 +337,7 @@ def sweep(results: Results) -> Figure:
     unit = {"tflops": "TFLOPS", "gbs": "GB/s"}[axis.rate]
     axes.set(xlabel=axis.name, ylabel=f"{unit} (analytic work / cold event time)", ylim=(0, None))
     _plain_log(axes.xaxis, base=2)
+    axes.yaxis.set_major_formatter(PLAIN)
     _legend(axes)
     return figure
 
