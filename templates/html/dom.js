@@ -70,13 +70,14 @@ export function breakable(text) {
     .flatMap((part) => [part, document.createElement("wbr")]);
 }
 
-/** Let code break after the marks within it, and nowhere else. */
+/** The same element, in which code and ids may break after the marks within them, and nowhere else. */
 export function softened(element) {
-  for (const code of element.querySelectorAll("code")) {
+  for (const code of element.querySelectorAll("code, a.id")) {
     const pieces = code.textContent.split(/(?<=[_/,(=])(?=\w)/);
     if (pieces.length > 1 && !code.closest("pre"))
       code.replaceChildren(...pieces.flatMap((part, at) => (at ? [document.createElement("wbr"), part] : [part])));
   }
+  return element;
 }
 
 // Characters of a column's longest cell from which on it is text, and a sentence: style.css has their least widths.
@@ -205,7 +206,7 @@ export function table(every, cells, caption) {
   const head = heads.map((text, at) => h("th", { scope: "col", ...kind(at) }, text));
   const body = rows.map((row) => each("tr", row, (cell, at) => h("td", kind(at), cell)));
   const shown = h("table.plain", h("caption.hidden", caption), h("thead", h("tr", head)), h("tbody", body));
-  return framed(readable(shown), caption);
+  return framed(softened(readable(shown)), caption);
 }
 
 /** A table of the first values, each made a row, and how many more there are; told: what is said of those. */
