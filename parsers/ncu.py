@@ -21,19 +21,8 @@ from typing import Any
 
 from ncuflow.io import BadInput, clean, opened, printable
 from ncuflow.model import Row
-from ncuflow.parsers import breakdown, demangled, lines, reader
+from ncuflow.parsers import breakdown, demangled, lines, reader, registry
 from ncuflow.parsers.chips import ANY, chip_of, unknown
-from ncuflow.parsers.registry import (
-    METRICS,
-    Ceiling,
-    Counter,
-    Metric,
-    MetricSource,
-    NotANumber,
-    Sources,
-    base_unit,
-    expected_unit,
-)
 from ncuflow.parsers.stalls import stalls_of
 
 # Kernels that one child reads at most: the reader takes two to five MB for each and keeps them.
@@ -276,7 +265,7 @@ class Profiled:
         self.action = action
         self.index = index
         self.invalid: dict[str, str] = {}
-        self._counters: dict[str, Counter | None] = {}
+        self._counters: dict[str, registry.Counter | None] = {}
 
     @cached_property
     def chip(self) -> str:
@@ -298,7 +287,7 @@ class Profiled:
         """All names of metrics that the report has for this kernel."""
         return tuple(self.action.metric_names())
 
-    def counts_all(self, source: MetricSource | Ceiling, value: float) -> bool:
+    def counts_all(self, source: registry.MetricSource | registry.Ceiling, value: float) -> bool:
         """Whether what was read off the counters that are there is all work of the source's kind.
 
         ncu omits the counters that no section asks for. Zero is then not zero, and nothing is the whole where a counter
@@ -337,10 +326,10 @@ class Profiled:
         self.invalid[name] = f"more than {most:.12g}" if value > 0 else NO_NUMBER
         return None
 
-    def counter(self, name: str) -> Counter | None:
+    def counter(self, name: str) -> registry.Counter | None:
         """(value, power of ten of its unit), None if absent; NotANumber on a false number."""
         if name in self.invalid:
-            raise NotANumber(name)
+            raise registry.NotANumber(name)
         if name not in self._counters:
             self._counters[name] = self._counter(name)
         return self._counters[name]
@@ -349,28 +338,28 @@ class Profiled:
         """A counter's value as it is written; None if absent or a false number."""
         try:
             found = self.counter(name)
-        except NotANumber:
+        except registry.NotANumber:
             return None
         return None if found is None else float(found[0])
 
-    def _counter(self, name: str) -> Counter | None:
+    def _counter(self, name: str) -> registry.Counter | None:
         found = self.metric(name)
         if found is None:
             return None
         value = found.value()
         if value is None or isinstance(value, str):
             return None
-        exponent, unit = base_unit(found.unit())
+        exponent, unit = registry.base_unit(found.unit())
         why = _unusable(name, value, exponent, unit)
         if why:
             self.invalid[name] = why
-            raise NotANumber(name)
+            raise registry.NotANumber(name)
         return value, exponent
 
 
 def _unusable(name: str, value: float, exponent: int, unit: str) -> str | None:
     """Why a counter's value must not be used; None where it may be."""
-    expected = expected_unit(name)
+    expected = registry.expected_unit(name)
     if not math.isfinite(value) or value < 0:
         return NO_NUMBER
     if expected and not unit:
@@ -451,10 +440,10 @@ def _launch(kernel: Profiled) -> Row:
         "block": block and ",".join(map(str, block)),
         "grid_size": kernel.bounded("launch__grid_size", prod(MOST_BLOCKS)) or (grid and prod(grid)),
         "block_size": kernel.bounded("launch__block_size", max(MOST_THREADS)) or (block and prod(block)),
-        "registers": kernel.bounded("launch__registers_per_thread", METRICS["registers"].most),
-        "smem_static_bytes": kernel.bounded("launch__shared_mem_per_block_static", METRICS["smem_static"].most),
-        "smem_dynamic_bytes": kernel.bounded("launch__shared_mem_per_block_dynamic", METRICS["smem_dynamic"].most),
-        "passes": kernel.bounded("profiler__replayer_passes", METRICS["passes"].most),
+        "registers": kernel.bounded("launch__registers_per_thread", registry.METRICS["registers"].most),
+        "smem_static_bytes": kernel.bounded("launch__shared_mem_per_block_static", registry.METRICS["smem_static"].most),
+        "smem_dynamic_bytes": kernel.bounded("launch__shared_mem_per_block_dynamic", registry.METRICS["smem_dynamic"].most),
+        "passes": kernel.bounded("profiler__replayer_passes", registry.METRICS["passes"].most),
     }  # fmt: skip
 
 
@@ -465,9 +454,9 @@ def _dim3(kernel: Profiled, prefix: str, most: Sequence[int]) -> list[int] | Non
 
 
 @cache
-def _sources(chip: str) -> list[tuple[Metric, int, Sources]]:
+def _sources(chip: str) -> list[tuple[registry.Metric, int, registry.Sources]]:
     """Each metric with the power of ten of its unit, and what it may be read from on a chip."""
-    return [(m, base_unit(m.unit)[0], m.readable(chip)) for m in METRICS.values()]
+    return [(m, registry.base_unit(m.unit)[0], m.readable(chip)) for m in registry.METRICS.values()]
 
 
 def _metrics(kernel: Profiled) -> list[Row]:
@@ -486,13 +475,15 @@ def _metrics(kernel: Profiled) -> list[Row]:
     return rows
 
 
-def _first(candidates: Sources, kernel: Profiled, exponent: int) -> tuple[float | None, str] | None:
+def _first(
+    candidates: registry.Sources, kernel: Profiled, exponent: int
+) -> tuple[float | None, str] | None:
     """The first source with a value; where none has and one was no number, (None, its name)."""
     invalid = None
     for source in candidates:
         try:
             found = source.read(kernel.counter, exponent)
-        except NotANumber as error:
+        except registry.NotANumber as error:
             invalid = invalid or (None, str(error))
             continue
         if found is not None and source.kind and not kernel.counts_all(source, found[0]):

@@ -22,7 +22,6 @@ from ncuflow.io import BadInput, opened, printable
 from ncuflow.model import Row
 from ncuflow.parsers import nsys_sql
 from ncuflow.parsers.demangled import cute_name
-from ncuflow.parsers.nsys_sql import LIMIT, Database
 from ncuflow.parsers.timeline import (
     GRAPH,
     KERNEL,
@@ -108,16 +107,16 @@ def read_timeline(path: str | Path) -> Timeline:
 
 
 @contextlib.contextmanager
-def _database(path: str | Path, called: str) -> Iterator[Database]:
+def _database(path: str | Path, called: str) -> Iterator[nsys_sql.Database]:
     with opened(path) as unpacked, nsys_sql.exported(unpacked, called) as plain:
-        db = Database(plain, called)
+        db = nsys_sql.Database(plain, called)
         try:
             yield db
         finally:
             db.close()
 
 
-def _trace(db: Database, called: str, points: Collection[str] | None) -> Trace:
+def _trace(db: nsys_sql.Database, called: str, points: Collection[str] | None) -> Trace:
     timeline = _columns(db, called)
     timeline.once()
     trace = Trace(called, db.version(), timeline.devices, problems=timeline.problems)
@@ -138,7 +137,7 @@ def _trace(db: Database, called: str, points: Collection[str] | None) -> Trace:
 # --- reading the tables -----------------------------------------------------------------------
 
 
-def _columns(db: Database, called: str) -> Timeline:
+def _columns(db: nsys_sql.Database, called: str) -> Timeline:
     """What ran on the GPUs, and the host's calls. Operations that make no sense are counted in its problems."""
     version = db.version()
     timeline = Timeline(called, f"nsys {version}" if version else "nsys", db.devices())
@@ -147,7 +146,7 @@ def _columns(db: Database, called: str) -> Timeline:
     for kind, table, columns in TABLES:
         for rows in db.integers(table, *COMMON, *columns):
             start, end = rows[:, 0], rows[:, 1]
-            usable = (start >= 0) & (end >= start) & (end < LIMIT)
+            usable = (start >= 0) & (end >= start) & (end < nsys_sql.LIMIT)
             left_out += int((~usable).sum())
             start, end, device, stream, correlation, process, node, *_ = rows[usable].T
             more = rows[usable][:, len(COMMON) :]
@@ -163,7 +162,7 @@ def _columns(db: Database, called: str) -> Timeline:
             )  # fmt: skip
     for rows in db.integers(RUNTIME, "start", "end", "globalTid", "correlationId", "nameId"):
         start, end, _, correlation, _ = rows.T
-        rows = rows[(start >= 0) & (end >= start) & (end < LIMIT) & (correlation >= 0)]
+        rows = rows[(start >= 0) & (end >= start) & (end < nsys_sql.LIMIT) & (correlation >= 0)]
         start, end, thread, correlation, api = rows.T
         # exports whose operations do not name their process hold one
         process = np.full(len(start), UNSAID) if one_process else thread
@@ -183,14 +182,14 @@ def _numbered(values: Ints, numbers: Numbered) -> Ints:
     return np.array([numbers[int(one)] for one in found], np.int64)[inverse]
 
 
-def _what(db: Database, timeline: Timeline, kind: str, values: Ints) -> Ints:
+def _what(db: nsys_sql.Database, timeline: Timeline, kind: str, values: Ints) -> Ints:
     """What the rows have in common, as the timeline numbers it."""
     first, inverse = alike(values)
     numbers = [timeline.launched[_launched(db, kind, values[place].tolist())] for place in first]
     return np.array(numbers, np.int64)[inverse]
 
 
-def _launched(db: Database, kind: str, values: Sequence[int]) -> Launched:
+def _launched(db: nsys_sql.Database, kind: str, values: Sequence[int]) -> Launched:
     if kind != KERNEL:
         copied = COPY_KINDS.get(values[0], "memcpy") if kind == MEMCPY else kind
         return Launched(kind, f"CUDA graph {values[0]}" if kind == GRAPH else copied)
@@ -214,7 +213,7 @@ def _fit(timeline: Timeline, length_ns: int | None, range_starts: Ints) -> None:
     most = length_ns
     if most is None:
         times = np.concatenate([calls["start"], calls["end"], range_starts])
-        first, last = (int(times.min()), int(times.max())) if len(times) else (0, LIMIT)
+        first, last = (int(times.min()), int(times.max())) if len(times) else (0, nsys_sql.LIMIT)
         most = max(last - first, UNSEEN_NS)
         short = lengths <= most
         first = int(found["start"][short].min(initial=first))
@@ -314,7 +313,7 @@ def _range_rows(ranges: list[nsys_sql.NvtxRange], points: Collection[str] | None
 
 
 def _missing(
-    db: Database, timeline: Timeline, rows: list[Row], ranges: list[nsys_sql.NvtxRange]
+    db: nsys_sql.Database, timeline: Timeline, rows: list[Row], ranges: list[nsys_sql.NvtxRange]
 ) -> Iterator[str]:
     """What a reader of the rows should know is not in them."""
     yield from (f"nsys: {text}" for text in db.warnings())

@@ -21,7 +21,6 @@ from pydantic import BaseModel, ValidationError, model_validator
 from ncuflow import parquet, record
 from ncuflow.io import BadInput, fault, opened, parsed, present, read_as, read_json
 from ncuflow.model import DEEP, PAIRS, REPORTS, SHARED, TABLES, Origin, Row, StoredOrigin
-from ncuflow.parquet import write_table
 from ncuflow.parsers import ncu, reader
 
 if TYPE_CHECKING:
@@ -378,7 +377,7 @@ def write(tables: Tables, out: Path) -> None:
     except ValueError as error:
         raise BadInput(out, str(error)) from None
     for name, table in built.items():
-        write_table(out / f"{name}.parquet", table)
+        parquet.write_table(out / f"{name}.parquet", table)
 
 
 def share(_: Iterable[str]) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ncuflow.target import attention
-from ncuflow.target.attention import plan_info
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, PageTable, pages_for, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, returning
@@ -69,7 +68,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         buffers=outputs,
         allocates=True,
         plan=plan,
-        info=plan_info(getattr(wrapper, "_batch_prefill_wrappers", [wrapper])[0]),
+        info=attention.plan_info(getattr(wrapper, "_batch_prefill_wrappers", [wrapper])[0]),
         extremes=attention.far_logits([q], [k], p["head_dim"]),
     )
 

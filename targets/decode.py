@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ncuflow.target import attention, attention_launches, workload
-from ncuflow.target.attention import LENGTHS, lengths, plan_info
-from ncuflow.target.contract import (
-    Choice,
-    Opportunity,
-    Option,
-    Target,
-    Work,
-    dependent_launch,
-    uneven,
-)
+from ncuflow.target import attention, attention_launches, contract, workload
 from ncuflow.target.inputs import FP8, ITEMSIZE, TOLERANCE, PageTable, page_table, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, captured
 from ncuflow.target.rules import Rules
@@ -66,16 +56,16 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
     return attention.no_nvfp4(p) or attention.length_refusal(p)
 
 
-def work(p: Params) -> Work:
+def work(p: Params) -> contract.Work:
     """FLOPs and bytes, as FlashInfer's testing/utils.py counts them.
 
     FLOPs: 2*T*H*(D+D), T the KV tokens of all sequences that their windows leave. Bytes: q, o, and of
     these tokens k and v, once.
     """
-    h, d, found = p["qo_heads"], p["head_dim"], lengths(p, "kv_len")
+    h, d, found = p["qo_heads"], p["head_dim"], attention.lengths(p, "kv_len")
     # window_left tokens before its own, and that
     tokens = sum(min(length, p["window"] + 1) if p["window"] else length for length in found)
-    return Work(
+    return contract.Work(
         flops=2 * tokens * h * 2 * d,
         bytes=2 * p["batch"] * h * d * ITEMSIZE[p["dtype"]]
         + round(2 * tokens * p["kv_heads"] * d * attention.kv_bytes(p)),
@@ -95,7 +85,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     dtype = torch_dtype(p["dtype"])
     cached = attention.kv_dtype(p)
     q = inputs.normal(p["batch"], p["qo_heads"], p["head_dim"], dtype=dtype)
-    table = page_table(inputs, p["batch"], lengths(p, "kv_len"), p["page_size"])
+    table = page_table(inputs, p["batch"], attention.lengths(p, "kv_len"), p["page_size"])
     shape = (len(table.indices), p["page_size"], p["kv_heads"], p["head_dim"])
     k, v = (attention.cache(p, inputs, *shape) for _ in range(2))
     out = torch.empty_like(q)
@@ -137,7 +127,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: (out,),
         plan=plan,
-        info=plan_info(wrapper),
+        info=attention.plan_info(wrapper),
         extremes=put,
     )
 
@@ -221,7 +211,7 @@ def _twice(pattern: str) -> tuple[Constant, ...]:
     return Constant(_SCHEDULER, _ESTIMATED, pattern), Constant(header, _LAUNCHED.name, pattern)
 
 
-TARGET = Target(
+TARGET = contract.Target(
     name="decode",
     title="Decode attention",
     heading="Decode Attention Kernel",
@@ -236,7 +226,7 @@ TARGET = Target(
         "dtype": tuple(ITEMSIZE),
         "cores": ("cuda", "tensor"),
         "backend": _NAMES,  # on tensor cores: FlashInfer's choice, or where FlashInfer has another
-        "lengths": LENGTHS,  # even; lognormal, lognormal_narrow, zipf: as many tokens, unevenly; 1x32768_31x512: a list
+        "lengths": attention.LENGTHS,  # even; lognormal, lognormal_narrow, zipf: as many tokens, unevenly; 1x32768_31x512: a list
         "launch": ("eager", "graph"),  # graph: replay of a CUDA graph
         "split": ("auto", "off"),  # of the KV cache over blocks: plan() chooses
         "pdl": ("auto", "off"),  # programmatic dependent launch: where the GPU has it
@@ -366,7 +356,7 @@ TARGET = Target(
         apart={"BatchDecodeWithPagedKVCacheKernel": "bdy"},
     ),
     compared=(
-        Choice(
+        contract.Choice(
             "cores",
             "CUDA cores or tensor cores, one query head per KV head",
             "cores",
@@ -374,7 +364,7 @@ TARGET = Target(
             "tensor",
             where="kv_heads == qo_heads",
         ),
-        Choice(  # a backend is one of tensor cores
+        contract.Choice(  # a backend is one of tensor cores
             "cores_grouped",
             "CUDA cores or tensor cores, GQA",
             "cores",
@@ -384,7 +374,7 @@ TARGET = Target(
             where="kv_heads < qo_heads and backend in ('auto', 'fa2') and batch > 1",
             ignoring=("backend",),
         ),
-        Choice(
+        contract.Choice(
             "cores_single",
             "CUDA cores or tensor cores, GQA, one sequence",
             "cores",
@@ -393,21 +383,21 @@ TARGET = Target(
             where="kv_heads < qo_heads and backend in ('auto', 'fa2') and batch == 1",
             ignoring=("backend",),
         ),
-        Choice("decode_backend", "fa2 or fa3 on tensor cores", "backend", "fa2", "fa3"),
-        Choice(
+        contract.Choice("decode_backend", "fa2 or fa3 on tensor cores", "backend", "fa2", "fa3"),
+        contract.Choice(
             "decode_trtllm",
             "FlashInfer's choice or trtllm-gen on tensor cores",
             "backend",
             "auto",
             "trtllm-gen",
         ),
-        *uneven("decode"),
-        Choice("decode_page", "Page size 16 or 1", "page_size", 16, 1),
-        Choice("decode_kv", "KV cache of 16 bits or of 8 (fp8)", "kv", "same", FP8),
+        *contract.uneven("decode"),
+        contract.Choice("decode_page", "Page size 16 or 1", "page_size", 16, 1),
+        contract.Choice("decode_kv", "KV cache of 16 bits or of 8 (fp8)", "kv", "same", FP8),
         attention.soft_cap("decode_cap"),
         attention.window("decode_window"),
         # CUDA-core decode ignores the flag.
-        Choice(
+        contract.Choice(
             "decode_split",
             "KV cache split over blocks or not, on tensor cores",
             "split",
@@ -415,8 +405,8 @@ TARGET = Target(
             "off",
             where="cores == 'tensor'",
         ),
-        dependent_launch("decode_pdl"),
-        Choice(
+        contract.dependent_launch("decode_pdl"),
+        contract.Choice(
             "launch",
             "Eager or CUDA graph",
             "launch",
@@ -426,28 +416,30 @@ TARGET = Target(
         ),
     ),
     options=(
-        Option("use_tensor_cores", "the wrapper; another module", _WRAPPER, "cores_grouped", _NAME),
-        Option(
+        contract.Option(
+            "use_tensor_cores", "the wrapper; another module", _WRAPPER, "cores_grouped", _NAME
+        ),
+        contract.Option(
             "backend",
             "plan(), on tensor cores: fa2, of 8 bits by GPU",
             _WRAPPER,
             "decode_backend",
             _NAME,
         ),
-        Option("kv_data_type", "compile time, a module of its own", _KERNEL, "decode_kv"),
-        Option(
+        contract.Option("kv_data_type", "compile time, a module of its own", _KERNEL, "decode_kv"),
+        contract.Option(
             "window_left",
             "compile time, a module of its own; its value at launch",
             _KERNEL,
             "decode_window",
         ),
-        Option(
+        contract.Option(
             "disable_split_kv", "plan(), on tensor cores alone", attention.SPLIT, "decode_split"
         ),
-        Option("enable_pdl", "launch", _LAUNCHED, "decode_pdl"),
+        contract.Option("enable_pdl", "launch", _LAUNCHED, "decode_pdl"),
     ),
     opportunities=(
-        Opportunity(
+        contract.Opportunity(
             what="tensor cores for GQA",
             shown="schedulers issue in {issue_active} of their cycles, DRAM is busy {sol_dram_pct}: CUDA "
             "cores multiply a KV token for each query head of its group",
@@ -456,7 +448,7 @@ TARGET = Target(
             change="`use_tensor_cores=True` (the default is False)",
             choice="cores_grouped",
         ),
-        Opportunity(
+        contract.Opportunity(
             what="CUDA cores for uneven lengths",
             shown="launch and tail take {tail_pct} of the time: on tensor cores plan() leaves the KV of the longest request "
             "whole, and its blocks run alone at the end",
@@ -467,7 +459,7 @@ TARGET = Target(
             choice="cores_grouped",
             inverted=True,
         ),
-        Opportunity(
+        contract.Opportunity(
             what="shorter chunks for uneven lengths",
             shown="launch and tail take {tail_pct} of the time: plan() looks for chunks that all run at once, and of unequal "
             "ones the longest end alone",
@@ -479,7 +471,7 @@ TARGET = Target(
             "`plan(fixed_split_size=…)` needs no patch, and was not timed",
             trial="decode-uneven-chunks",
         ),
-        Opportunity(
+        contract.Opportunity(
             what="only the pages of the window",
             shown="{bytes_dram_counted} are read where the window needs {bytes_analytic}: the kernel of CUDA cores goes through "
             "the whole cache and masks what lies outside",
@@ -491,7 +483,7 @@ TARGET = Target(
             "`use_tensor_cores=True`, whose kernel begins at the window",
             choice="cores_grouped",
         ),
-        Opportunity(
+        contract.Opportunity(
             what="a KV cache of 8 bits",
             shown="DRAM is busy {sol_dram_pct}, schedulers issue in {issue_active} of their cycles: the "
             "bytes halve, the instructions do not",
@@ -503,7 +495,7 @@ TARGET = Target(
             change="`plan(kv_data_type=torch.float8_e4m3fn)`, at the price of precision",
             choice="decode_kv",
         ),
-        Opportunity(
+        contract.Opportunity(
             what="a CUDA graph",
             shown="the call takes the host {host_launch_us}, its kernels with the KV in DRAM {time_cold_us}: launched "
             "one after another, the GPU waits",
@@ -515,7 +507,7 @@ TARGET = Target(
             choice="launch",
             metric="step_cold_us",
         ),
-        Opportunity(
+        contract.Opportunity(
             what="no split",
             shown="the merge takes {merge_pct} of the kernels' time",
             # with fewer sequences unsplit blocks are too few, and the longest of unequal ones ends alone
@@ -527,7 +519,7 @@ TARGET = Target(
             choice="decode_split",
             relaunches=True,
         ),
-        Opportunity(
+        contract.Opportunity(
             what="smaller chunks for short sequences",
             shown="the grid is {waves} waves: missing blocks take {blocks_pct} of its time",
             where=f"cores == 'cuda' and blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto' and {_LEAST}",

@@ -11,7 +11,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from ncuflow.target import reference, workload
+from ncuflow.target import reference, source, workload
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.inputs import (
     BITS,
@@ -28,16 +28,6 @@ from ncuflow.target.inputs import (
 )
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor, returning
 from ncuflow.target.rules import Rules
-from ncuflow.target.source import (
-    Backend,
-    Build,
-    Declaration,
-    Jit,
-    Source,
-    Symbol,
-    no_backend,
-    rival,
-)
 from ncuflow.target.workload import Block, EngineCall, RefusedError, Workload, element
 
 BLOCK = 128  # elements of K, and of N for a weight, that share a scale
@@ -53,7 +43,7 @@ class GemmApi(NamedTuple):
     default, "" where that is none of these."""
 
     dtypes: tuple[str, ...]
-    backends: tuple[Backend, ...]
+    backends: tuple[source.Backend, ...]
     batched: bool = False
     default: str = ""
 
@@ -62,11 +52,11 @@ class GemmApi(NamedTuple):
         return tuple(one.name for one in self.backends)
 
 
-def _of_base(call: str, **backends: tuple[str, ...]) -> tuple[Backend, ...]:
+def _of_base(call: str, **backends: tuple[str, ...]) -> tuple[source.Backend, ...]:
     """Backends with their compute capabilities, which FlashInfer declares by functions that are called after both."""
     where = "gemm/gemm_base.py"
     return tuple(
-        Backend(name, capabilities, Declaration(f"_{name}_{call}_requirement", where))
+        source.Backend(name, capabilities, source.Declaration(f"_{name}_{call}_requirement", where))
         for name, capabilities in backends.items()
     )
 
@@ -76,17 +66,17 @@ _NEWER = (*_BLACKWELL, "11.0", "12.0", "12.1")
 _ADA = ("8.9", "9.0", *_NEWER)
 _AMPERE = ("8.0", "8.6", "8.7", *_ADA)
 _TINY = ("9.0", "10.0", "10.3", *_NEWER[3:])
-_DEEPGEMM = Backend(
+_DEEPGEMM = source.Backend(
     "deepgemm",
     ("9.0",),
-    Declaration("gen_fp8_blockscale_gemm_sm90_module", "jit/gemm/fp8_blockscale.py"),
+    source.Declaration("gen_fp8_blockscale_gemm_sm90_module", "jit/gemm/fp8_blockscale.py"),
 )
 # Beside FlashInfer's what a user would call instead: torch, whose products are cuBLASLt's and, of segments, CUTLASS's.
 TORCH = "torch"
 
 
-def _torch(*capabilities: str) -> Backend:
-    return Backend(TORCH, capabilities, rival=("torch", "nvidia-cublas"))
+def _torch(*capabilities: str) -> source.Backend:
+    return source.Backend(TORCH, capabilities, rival=("torch", "nvidia-cublas"))
 
 
 # FlashInfer's kernels for the products of a router, of at most 16 rows, by (k, n): the call, whether its product is float32
@@ -104,10 +94,10 @@ CALLS = {
                 "mm_bf16", cublaslt=_AMPERE, cudnn=_AMPERE, tinygemm=_TINY, cutlass=_BLACKWELL
             ),
             *_of_base("gemm", tgv=_BLACKWELL),
-            Backend(
+            source.Backend(
                 "router",
                 ("9.0", *_BLACKWELL),
-                Declaration("_mm_M1_16_K7168_N256_shape_checks", "gemm/routergemm.py"),
+                source.Declaration("_mm_M1_16_K7168_N256_shape_checks", "gemm/routergemm.py"),
             ),
             _torch(),
         ),
@@ -127,8 +117,10 @@ CALLS = {
     "segment": GemmApi(  # SegmentGEMMWrapper
         ("bf16",),
         (
-            Backend("sm90", ("9.0",), Declaration("gen_gemm_sm90_module", "jit/gemm/core.py")),
-            Backend("sm80"),
+            source.Backend(
+                "sm90", ("9.0",), source.Declaration("gen_gemm_sm90_module", "jit/gemm/core.py")
+            ),
+            source.Backend("sm80"),
             _torch("9.0", "10.x"),
         ),
         batched=True,
@@ -147,10 +139,12 @@ CALLS = {
     "grouped": GemmApi(  # group_gemm_fp8_nt_groupwise
         (FP8,),
         (
-            Backend(
+            source.Backend(
                 "cutlass",
                 (*_BLACKWELL, "12.0", "12.1"),
-                Declaration("_check_group_gemm_fp8_nt_groupwise_problem_size", "gemm/gemm_base.py"),
+                source.Declaration(
+                    "_check_group_gemm_fp8_nt_groupwise_problem_size", "gemm/gemm_base.py"
+                ),
             ),
         ),
         batched=True,
@@ -188,7 +182,7 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
     tile = BLOCK_ELEMENTS.get(p["dtype"], 0) * SCALE_TILE[1]
     if tile and (p["k"] % tile or p["n"] % SCALE_TILE[0]):
         return f"{variant} takes rows of whole tiles: k a multiple of {tile}, n of {SCALE_TILE[0]}"
-    return no_backend(call.backends, p["backend"], gpu)
+    return source.no_backend(call.backends, p["backend"], gpu)
 
 
 TUNED = {"bf16_gemm": "mm", "fp8_gemm": "bmm"}
@@ -260,7 +254,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         tolerance=ROUNDED_INSIDE if p["variant"] == "blockscale" else TOLERANCE["bf16"],
         buffers=lambda: (product(),),
         allocates=made.product is not None,
-        info=rival(TARGET.backends, p),
+        info=source.rival(TARGET.backends, p),
     )
 
 
@@ -497,8 +491,10 @@ TARGET = Target(
     prepare=prepare,
     workload=Workload(calls=_ENGINE_CALLS),
     rules=Rules(operators=workload.products),
-    build=Build(generate=modules, jit=(Jit("gemm", "flashinfer.gemm.gemm_base:get_gemm_module"),)),
-    source=Source(
+    build=source.Build(
+        generate=modules, jit=(source.Jit("gemm", "flashinfer.gemm.gemm_base:get_gemm_module"),)
+    ),
+    source=source.Source(
         api={
             "python": "flashinfer.gemm.mm_bf16",
             "python_bmm": "flashinfer.gemm.bmm_fp8",
@@ -514,10 +510,10 @@ TARGET = Target(
             "binding": "csrc/flashinfer_gemm_binding.cu",
         },
         kernels=(  # the libraries' kernels have names of their own
-            Symbol("tinygemm_kernel", ""),
-            Symbol("device_kernel", ""),
-            Symbol("fp8_gemm_kernel", ""),
-            Symbol("router_gemm_kernel", "gemm/dsv3_router_gemm.cuh"),
+            source.Symbol("tinygemm_kernel", ""),
+            source.Symbol("device_kernel", ""),
+            source.Symbol("fp8_gemm_kernel", ""),
+            source.Symbol("router_gemm_kernel", "gemm/dsv3_router_gemm.cuh"),
         ),
         sources=("bmm_fp8.cu", "group_gemm.cu", "flashinfer_gemm_binding.cu"),
     ),
@@ -567,7 +563,7 @@ TARGET = Target(
             shown="{m} rows: the weight is read for little work, DRAM is busy {sol_dram_pct} of the time; the grid is "
             "{waves} waves",
             where="backend == 'cublaslt' and m <= 16",
-            symbol=Symbol("mm_bf16", "gemm/gemm_base.py"),
+            symbol=source.Symbol("mm_bf16", "gemm/gemm_base.py"),
             change='`mm_bf16(backend="tinygemm")`',
             choice="gemm_tiny",
         ),
@@ -576,7 +572,7 @@ TARGET = Target(
             shown="the call takes the host {host_launch_us}, its kernels {time_hot_us}: one after another, the GPU waits",
             where="host_launch_us > time_hot_us",
             bound="1 - time_hot_us / step_us",
-            symbol=Symbol("mm_bf16", "gemm/gemm_base.py"),
+            symbol=source.Symbol("mm_bf16", "gemm/gemm_base.py"),
             change="capture the step, or call with `skip_check=True`",
             how="`torch.cuda.graph` around the calls of a step, and its replay against them",
             metric="step_us",
@@ -586,7 +582,7 @@ TARGET = Target(
             shown="DRAM moves {bytes_dram_counted} where {bytes_analytic} are needed: each tile of rows reads the weight again",
             where="main_kernel == 'tinygemm_kernel' and bytes_dram_counted > 2 * bytes_analytic",
             bound="1 - bytes_analytic / bytes_dram_counted",
-            symbol=Symbol("mm_bf16", "gemm/gemm_base.py"),
+            symbol=source.Symbol("mm_bf16", "gemm/gemm_base.py"),
             change='`mm_bf16(backend="cublaslt")` from so many rows on',
             choice="gemm_tiny",
             inverted=True,
@@ -596,7 +592,7 @@ TARGET = Target(
             shown="DRAM is busy {sol_dram_pct} of the time, the tensor pipe {tensor_pipe_elapsed_pct}; of "
             "{bytes_analytic} the weight is most",
             where="backend == 'cublaslt' and sol_dram_pct > 50",
-            symbol=Symbol("bmm_fp8", "gemm/gemm_base.py"),
+            symbol=source.Symbol("bmm_fp8", "gemm/gemm_base.py"),
             change="`bmm_fp8` with a scale per tensor, at the price of precision",
             choice="gemm_fp8",
         ),

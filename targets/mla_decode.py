@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import Any
 
 from ncuflow.target import attention, reference, workload
-from ncuflow.target.attention import FA3, LENGTHS, lengths, plan_info
 from ncuflow.target.contract import Choice, Opportunity, Target, Work, uneven
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, PageTable, page_table, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
@@ -23,7 +22,7 @@ HEADS = 128  # of DeepSeek V3
 # The wrapper takes each of them alike; FlashInfer declares by no function for which GPUs they are, but refuses in planning.
 _BLACKWELL = ("10.0", "10.3", "10.7")
 BACKENDS = (
-    FA3,
+    attention.FA3,
     Backend("trtllm-gen", _BLACKWELL, downloaded=True),
     Backend("cutlass", ("10.x",)),
     Backend("cute-dsl", ("10.x",)),
@@ -42,14 +41,14 @@ def point_id(p: Params) -> str:
 def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
     refused = no_backend(BACKENDS, p["backend"], gpu) or attention.length_refusal(p)
-    if refused is None and p["q_len"] > 1 and min(lengths(p, "kv_len")) < p["q_len"]:
+    if refused is None and p["q_len"] > 1 and min(attention.lengths(p, "kv_len")) < p["q_len"]:
         return f"a sequence has fewer tokens than the {p['q_len']} of its query"
     return refused
 
 
 def work(p: Params) -> Work:
     """FLOPs: 2*T*H*(512 + 64 + 512), T the KV tokens that all queries see. Bytes: cache, q and o once."""
-    tokens, queries = sum(lengths(p, "kv_len")), p["q_len"]
+    tokens, queries = sum(attention.lengths(p, "kv_len")), p["q_len"]
     rows = p["batch"] * queries * p["heads"]
     key = LATENT + POSITION
     # a query sees its own token and those before it
@@ -68,7 +67,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
 
     inputs = Inputs(TARGET.point_id(p), seed)
     dtype, batch, heads = torch_dtype(p["dtype"]), p["batch"], p["heads"]
-    found = lengths(p, "kv_len")
+    found = attention.lengths(p, "kv_len")
     queries = batch * p["q_len"]
     q, q_pe = (inputs.normal(queries, heads, dim, dtype=dtype) for dim in (LATENT, POSITION))
     table = page_table(inputs, batch, found, p["page_size"])
@@ -92,7 +91,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: (out,),
         plan=plan,
-        info=plan_info(wrapper),
+        info=attention.plan_info(wrapper),
         extremes=attention.far_logits([q, q_pe], [cache, cache_pe], round(1 / SCALE**2))
         | attention.far_pages([cache, cache_pe], table, plan),
     )
@@ -175,7 +174,7 @@ TARGET = Target(
     parameters={
         "batch": 32,
         "kv_len": 2048,  # KV tokens of each sequence
-        "lengths": LENGTHS,  # even; lognormal, lognormal_narrow, zipf: as many tokens, unevenly; 1x32768_31x512: a list
+        "lengths": attention.LENGTHS,  # even; lognormal, lognormal_narrow, zipf: as many tokens, unevenly; 1x32768_31x512: a list
         "heads": HEADS,  # query heads: all, 16 of one of its eight tensor-parallel ranks
         "page_size": 64,
         "dtype": "bf16",

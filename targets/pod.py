@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ncuflow.target import attention, reference
-from ncuflow.target.attention import plan_info
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, PageTable, page_table, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, returning
@@ -91,7 +90,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         buffers=outputs,
         allocates=True,
         plan=plan,
-        info=plan_info(decode),
+        info=attention.plan_info(decode),
         extremes={f"{what}, in the prefill": put for what, put in far.items()}
         | attention.far_logits([queries[1]], [k], p["head_dim"]),
     )

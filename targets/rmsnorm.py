@@ -10,17 +10,7 @@ from functools import partial
 from math import ceil, gcd, inf, prod
 from typing import Any
 
-from ncuflow.target import reference
-from ncuflow.target.contract import (
-    CALL_TIMES,
-    Choice,
-    Opportunity,
-    Option,
-    StepPart,
-    Target,
-    Work,
-    dependent_launch,
-)
+from ncuflow.target import contract, reference
 from ncuflow.target.inputs import (
     DTYPES,
     ITEMSIZE,
@@ -64,7 +54,7 @@ def point_id(p: Params) -> str:
     return f"{label}_R{p['rows']}_D{p['hidden']}_{p['dtype']}{knobs}"
 
 
-def work(p: Params) -> Work:
+def work(p: Params) -> contract.Work:
     """FLOPs and bytes, as FlashInfer counts them.
 
     rmsnorm moves 2*R*D + D elements and does 5 FLOPs per element; the fused add moves 4*R*D + D and
@@ -81,7 +71,7 @@ def work(p: Params) -> Work:
     elif p["variant"] == "layernorm":
         moved += 2 * hidden * 4 - hidden * ITEMSIZE[p["dtype"]]
         note = ", weight and bias in float32"
-    return Work(
+    return contract.Work(
         flops=flops * elements,
         bytes=moved,
         convention=f"FlashInfer: {tensors}*R*D + D elements{note}, {flops} FLOPs per element",
@@ -379,7 +369,7 @@ def _called(variant: str, a: Params) -> Block:
     return {"variant": variant, "rows": rows, "hidden": hidden, "dtype": element(a["input"])}
 
 
-TARGET = Target(
+TARGET = contract.Target(
     name="rmsnorm",
     title="RMSNorm and fused add RMSNorm",
     heading="RMSNorm Kernel",
@@ -409,7 +399,7 @@ TARGET = Target(
     written=written,
     prepare=prepare,
     part=lambda p: (  # before attention and before the feed-forward network
-        StepPart("norm", tokens=p["rows"], hidden=p["hidden"], per_layer=2)
+        contract.StepPart("norm", tokens=p["rows"], hidden=p["hidden"], per_layer=2)
         if p["variant"] == "fused_add_rmsnorm"
         else None
     ),
@@ -470,15 +460,15 @@ TARGET = Target(
         ),
     ),
     compared=(
-        Choice(
+        contract.Choice(
             "fused",
             "Separate add and norm, or fused",
             "variant",
             "add_then_rmsnorm",
             "fused_add_rmsnorm",
-            metrics=CALL_TIMES,
+            metrics=contract.CALL_TIMES,
         ),
-        Choice(
+        contract.Choice(
             "gemma",
             "Weight, or Gemma's weight added to one",
             "variant",
@@ -486,32 +476,32 @@ TARGET = Target(
             "gemma_rmsnorm",
             given="model",
         ),
-        Choice(
+        contract.Choice(
             "norm_quant", "Output in half precision or fp8", "variant", "rmsnorm", "rmsnorm_quant"
         ),
-        Choice(
+        contract.Choice(
             "layernorm", "RMSNorm or LayerNorm", "variant", "rmsnorm", "layernorm", given="model"
         ),
-        Choice(
+        contract.Choice(
             "norm",
             "FlashInfer's choice or the CUDA kernels",
             "norm",
             "auto",
             "cuda",
             of_kernels=True,
-            metrics=CALL_TIMES,
+            metrics=contract.CALL_TIMES,
         ),
-        Choice("norm_dtype", "fp16 or bf16", "dtype", "f16", "bf16", given="model"),
-        dependent_launch("norm_pdl"),
+        contract.Choice("norm_dtype", "fp16 or bf16", "dtype", "f16", "bf16", given="model"),
+        contract.dependent_launch("norm_pdl"),
     ),
     options=(
-        Option(_READ.name, "import of FlashInfer, from the environment", _READ, "norm"),
-        Option(
+        contract.Option(_READ.name, "import of FlashInfer, from the environment", _READ, "norm"),
+        contract.Option(
             "enable_pdl", "launch", Symbol("rmsnorm", "norm/__init__.py"), "norm_pdl", "rmsnorm"
         ),
     ),
     opportunities=(
-        Opportunity(
+        contract.Opportunity(
             what="LayerNorm's weights by vector loads",
             shown="{busiest_unit} is busy {busiest_pct} of the time, DRAM {sol_dram_pct}: each thread reads gamma and beta one "
             "float at a time, 32 bytes from its neighbour's",
@@ -520,7 +510,7 @@ TARGET = Target(
             change="in `LayerNormKernel`, load `mGamma` and `mBeta` in vectors, as `x` is",
             trial="layernorm-vectors",
         ),
-        Opportunity(
+        contract.Opportunity(
             what="the fused add",
             shown="two kernels read and write {bytes_analytic}, of which the sum is written by one and read again by the other",
             where="variant == 'add_then_rmsnorm' and norm == 'auto'",
@@ -528,7 +518,7 @@ TARGET = Target(
             change="`fused_add_rmsnorm(x, residual, weight)`",
             choice="fused",
         ),
-        Opportunity(
+        contract.Opportunity(
             what="shared memory without bank conflicts",
             shown="{smem_bank_conflicts} bank conflicts: a thread keeps its fp32 values side by side, so that the "
             "16-byte accesses of a warp stride over the banks",
@@ -539,7 +529,7 @@ TARGET = Target(
             change="store `x_vec` in slices of four values, `thread_id` fastest, or keep it in registers where a row fits",
             trial="fused-add-registers",
         ),
-        Opportunity(
+        contract.Opportunity(
             what="the CuTe DSL norms",
             shown="schedulers issue in {issue_active} of their active cycles, DRAM is busy {sol_dram_pct} of the time",
             where="norm == 'cuda' and busiest_pct >= 50",
@@ -548,7 +538,7 @@ TARGET = Target(
             choice="norm",
             inverted=True,
         ),
-        Opportunity(
+        contract.Opportunity(
             what="the CUDA norms for few rows, outside a CUDA graph",
             shown="the call takes the host {host_launch_us}, its CuTe DSL kernel {time_hot_us}",
             where="norm == pdl == 'auto' and info_implementation == 'CuTe DSL' and host_launch_us > time_hot_us",
@@ -558,7 +548,7 @@ TARGET = Target(
             choice="norm",
             metric="step_us",
         ),
-        Opportunity(
+        contract.Opportunity(
             what="a CUDA graph",
             shown="the call takes the host {host_launch_us}, its kernels {time_hot_us}",
             where="norm == pdl == 'auto' and host_launch_us > time_hot_us",
@@ -568,7 +558,7 @@ TARGET = Target(
             how="`torch.cuda.graph` around the layer: the decode chapter has what a graph brings there",
             metric="step_us",
         ),
-        Opportunity(
+        contract.Opportunity(
             what="fewer instructions per element",
             shown="{busiest_unit} is busy {busiest_pct} of the time, DRAM {sol_dram_pct}: instructions are issued for "
             "longer than bytes are moved",

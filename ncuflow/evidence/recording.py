@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.evidence import manifest, points, provenance, scrub
-from ncuflow.evidence.scrub import mask_paths, masked_report
 from ncuflow.io import (
     JsonObject,
     digest,
@@ -278,7 +277,7 @@ def changes(report: Path) -> dict[Path, bytes]:
     Raises CaptureError where the report's layout is not known.
     """
     before = _content(report)
-    after = masked_report(before)
+    after = scrub.masked_report(before)
     if after is None:
         raise CaptureError(f"{report}: not a report whose layout is known")
     if after == before:
@@ -288,7 +287,7 @@ def changes(report: Path) -> dict[Path, bytes]:
         return {report: after}
     known, new = (hashlib.sha256(data).hexdigest().encode() for data in (before, after))
     listed = bytearray(_content(beside).replace(known, new))
-    mask_paths(listed)
+    scrub.mask_paths(listed)
     return {report: after, beside: bytes(listed)}
 
 

@@ -7,23 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from ncuflow.evidence import location
-from ncuflow.explain import launch
+from ncuflow.explain import launch, record
 from ncuflow.explain.launch import TraceWords
-from ncuflow.explain.record import (
-    Explanation,
-    Headroom,
-    Lineage,
-    Missing,
-    Subject,
-    Suggestion,
-    WaitingLine,
-)
 from ncuflow.findings import opportunities, stored
 from ncuflow.findings.choices import STEPS, Effect
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import main_kernel
 from ncuflow.findings.locate import Place
-from ncuflow.findings.opportunities import LOST, MeasuredOpportunity
 from ncuflow.findings.scope import Scope, point_scope, possible_names
 from ncuflow.format import change
 from ncuflow.model import VERSIONS, Kernel, Measurement, Point, Results
@@ -36,16 +26,16 @@ ROOFS = {
     "flops_analytic": ("doing its FLOPs", "tensor_tflops", "tflops"),
 }
 SOURCES = {"measured": "that this GPU reached", "datasheet": "of the datasheet"}
-NO_COUNTERS = Missing(
+NO_COUNTERS = record.Missing(
     what="counters of this point", brought_by="a capture with ncu (docs/capture.md)"
 )
-NOT_DEEP = Missing(
+NOT_DEEP = record.Missing(
     what="where its warps wait, by line", brought_by="the point under `deep` in config/config.yaml"
 )
-NOT_TIMED = Missing(what="a time of this point", brought_by="a capture (docs/capture.md)")
+NOT_TIMED = record.Missing(what="a time of this point", brought_by="a capture (docs/capture.md)")
 
 
-def of_point(found: Place, name: str, folder: Path | None = None) -> Explanation:
+def of_point(found: Place, name: str, folder: Path | None = None) -> record.Explanation:
     """The explanation of a point that a place has. folder: the place as `ncuflow trace` is told it, where it is."""
     results, entry, facts, at = _known(found, name, folder)
     row, main = entry["measurement"], main_kernel(entry["kernels"])
@@ -56,7 +46,7 @@ def of_point(found: Place, name: str, folder: Path | None = None) -> Explanation
     tries = list(_suggestions(results, name, facts, row, at))
     if not tries and main:
         tries = launch.advised(main, at, launch.headroom(row, at))
-    return Explanation(
+    return record.Explanation(
         subject=_subject(entry, main),
         lineage=_lineage(found, row),
         time=launch.number(row, COLD, at),
@@ -70,7 +60,7 @@ def of_point(found: Place, name: str, folder: Path | None = None) -> Explanation
     )
 
 
-def suggested_at(found: Place, name: str) -> list[Suggestion]:
+def suggested_at(found: Place, name: str) -> list[record.Suggestion]:
     """What the target suggests at a point that a place has; none where it suggests nothing."""
     results, entry, facts, at = _known(found, name, found.named)
     return list(_suggestions(results, name, facts, entry["measurement"], at))
@@ -94,23 +84,25 @@ def _deep(results: Results, entry: Point, main: Kernel | None) -> Kernel | None:
     return None
 
 
-def _lines(found: Place, results: Results, deep: Kernel, at: TraceWords) -> list[WaitingLine]:
+def _lines(
+    found: Place, results: Results, deep: Kernel, at: TraceWords
+) -> list[record.WaitingLine]:
     """Its hottest lines, with the functions that they are in where the evidence has an index of the sources."""
     index = stored.optional(found.named / "source_index.json") if found.recording else None
     return launch.waiting_lines(deep, at, index, results["provenance"]["flashinfer"])
 
 
-def _subject(entry: Point, main: Kernel | None) -> Subject:
+def _subject(entry: Point, main: Kernel | None) -> record.Subject:
     if main is None:
-        return Subject(launches=0, untimed=0, point=entry["point"])
+        return record.Subject(launches=0, untimed=0, point=entry["point"])
     alike = [kernel for kernel in entry["kernels"] if kernel["name"] == main["name"]]
     return launch.subject(main, alike, entry["point"])
 
 
-def _lineage(found: Place, row: Measurement) -> Lineage:
+def _lineage(found: Place, row: Measurement) -> record.Lineage:
     versions = {label: row[f"{key}_version"] for key, label in VERSIONS.items()}
     told = location.as_given(found.named)
-    return Lineage(
+    return record.Lineage(
         file=found.named.name if told.is_absolute() else str(told),
         kind="recording" if found.recording else "outputs",
         tier=row["tier"],
@@ -127,7 +119,7 @@ def _capability(architecture: str | None) -> str | None:
     return f"{digits[:-1]}.{digits[-1]}" if len(digits) > 1 else None
 
 
-def headroom(facts: Scope, row: Measurement, at: TraceWords) -> Headroom | None:
+def headroom(facts: Scope, row: Measurement, at: TraceWords) -> record.Headroom | None:
     """What the roofs leave of the cold time; None where none is known."""
     roofs = opportunities.roofs(facts, facts, COLD)
     highest = max(roofs, key=lambda name: roofs[name])
@@ -141,18 +133,18 @@ def headroom(facts: Scope, row: Measurement, at: TraceWords) -> Headroom | None:
         share = f"{rate}_fraction_{of}"
         column = share if row.get(share) is not None else rate
     most = at.number(100 * opportunities.room(facts, facts, COLD), "%", column, column)
-    return Headroom(most=most, words=f"{what} takes the rest")
+    return record.Headroom(most=most, words=f"{what} takes the rest")
 
 
 def _suggestions(
     results: Results, name: str, facts: Scope, row: Measurement, at: TraceWords
-) -> Iterator[Suggestion]:
+) -> Iterator[record.Suggestion]:
     """What the target suggests at this point, but for what was tried and brought nothing."""
     room = opportunities.room(facts, facts, COLD) if row[COLD] else 1.0
     for one in opportunities.found(results):
         own = next((effect for effect in one.effects if effect.base_point == name), None)
         won = own and own.change < 0 and own.verdict != "within noise"
-        if name not in one.points or one.group == LOST or (own and not won):
+        if name not in one.points or one.group == opportunities.LOST or (own and not won):
             continue
         declared, scope = one.opportunity, _scope(one, own, results)
         # A pair was timed apart from the point: of the same work its room is the point's all the same.
@@ -160,7 +152,7 @@ def _suggestions(
         most = bound if bound is None or scope != "point" else min(bound, room)
         metric = declared.metric
         traced = metric if metric in BY_NAME else None
-        yield Suggestion(
+        yield record.Suggestion(
             what=f"{declared.what}: {declared.change}",
             why=opportunities.worded(declared, facts),
             by=f"target {results['target']}",
@@ -171,7 +163,7 @@ def _suggestions(
 
 
 def _scope(
-    one: MeasuredOpportunity, own: Effect | None, results: Results
+    one: opportunities.MeasuredOpportunity, own: Effect | None, results: Results
 ) -> Literal["point", "step", "other work"]:
     """What it changes the time of: where the pair's other point counts other work, no roof of this work bounds it."""
     if one.opportunity.metric in STEPS:
@@ -194,7 +186,9 @@ def _tried(effect: Effect | None, name: str) -> str | None:
     return text if effect.base_point == name else f"{text} at {effect.base_point}"
 
 
-def _missing(row: Measurement, main: Kernel | None, lines: list[WaitingLine]) -> list[Missing]:
+def _missing(
+    row: Measurement, main: Kernel | None, lines: list[record.WaitingLine]
+) -> list[record.Missing]:
     found = [NOT_TIMED] if row[COLD] is None else []
     if main is None:
         return [*found, NO_COUNTERS]

@@ -8,18 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 
 from ncuflow.format import with_unit
+from ncuflow.target import rules
 from ncuflow.target.attention import HOPPER, PAGED, RAGGED, lengths
 from ncuflow.target.inputs import FP8, ITEMSIZE
 from ncuflow.target.launch import Params
-from ncuflow.target.rules import (
-    TYPES,
-    Host,
-    LaunchConfig,
-    LaunchSignature,
-    NoRuleError,
-    SplitKv,
-    UnsaidError,
-)
 
 NO_POSITIONS = "(flashinfer::PosEncodingMode)0"
 # KV tokens of a chunk, at least: min_num_pages_per_batch is max(128 / page_size, 1)
@@ -73,14 +65,14 @@ COMPUTED: dict[str, tuple[str, Callable[[Mapping[str, int]], int]]] = {
 def refuse_unknown(p: Params) -> None:
     """Raises NoRuleError for a point that the rules do not know."""
     if p["backend"] not in ("fa2", "fa3", "auto"):
-        raise NoRuleError(f"no rule says what {p['backend']} launches")
+        raise rules.NoRuleError(f"no rule says what {p['backend']} launches")
     if p["kv"] != "same" or p["window"]:
-        raise NoRuleError("no rule for a KV cache of 8 or 4 bits, or for a window")
+        raise rules.NoRuleError("no rule for a KV cache of 8 or 4 bits, or for a window")
 
 
 def prefill_launches(
-    p: Params, host: Host, queries: Sequence[int], keys: Sequence[int]
-) -> Iterator[LaunchConfig]:
+    p: Params, host: rules.Host, queries: Sequence[int], keys: Sequence[int]
+) -> Iterator[rules.LaunchConfig]:
     """The attention, and the merge where the KV cache is split; queries, keys: tokens of each sequence."""
     dim, group = p["head_dim"], p["qo_heads"] // p["kv_heads"]
     rows = sum(queries) * group // len(queries)
@@ -104,7 +96,7 @@ def prefill_launches(
         f", {chunks} chunks of {chunk * page} KV tokens" if chunks > 1 else ""
     )
     block = (32, *warps)
-    yield LaunchConfig(_name(p, shape, host), (blocks, 1, p["kv_heads"]), block, shared, note)
+    yield rules.LaunchConfig(_name(p, shape, host), (blocks, 1, p["kv_heads"]), block, shared, note)
     if chunks > 1:
         yield merge(p, sum(queries), host)
 
@@ -115,7 +107,7 @@ def split(
     argument: Callable[[str], str | None],
     kv_len: int,
     queries: int = 1,
-) -> SplitKv | None:
+) -> rules.SplitKv | None:
     """How the scheduler splits a point (``rules.SplitRule``); kv_len, queries: tokens of each sequence.
 
     None for what is not fa2, as fa3 does not split and of others no rule is known, and for uneven lengths, of which each
@@ -127,7 +119,7 @@ def split(
     rows, tile = queries * p["qo_heads"] // p["kv_heads"], argument("CTA_TILE_Q")
     tiles = ceil(rows / int(tile)) if tile and tile.isdigit() else 1
     pages = ceil(kv_len / page)
-    return SplitKv(
+    return rules.SplitKv(
         batch=p["batch"],
         pages=pages,
         kv_heads=p["kv_heads"],
@@ -138,9 +130,9 @@ def split(
     )
 
 
-def merge(p: Params, rows: int, host: Host) -> LaunchConfig:
+def merge(p: Params, rows: int, host: rules.Host) -> rules.LaunchConfig:
     """The kernel that merges the chunks of `rows` query rows."""
-    item, dim, kind = ITEMSIZE[p["dtype"]], p["head_dim"], TYPES[p["dtype"]]
+    item, dim, kind = ITEMSIZE[p["dtype"]], p["head_dim"], rules.TYPES[p["dtype"]]
     vec = max(16 // item, dim // 32)
     bdx = dim // vec
     bdy = 128 // bdx
@@ -148,7 +140,7 @@ def merge(p: Params, rows: int, host: Host) -> LaunchConfig:
     name = f"flashinfer::PersistentVariableLengthMergeStatesKernel<{vec}, {bdx}, {bdy}, 4, {kind}, {kind}, int>"
     fits = host.slots(name, 128, shared) // host.gpu.sm_count
     blocks = min(fits, ceil(rows * p["qo_heads"] / host.gpu.sm_count))
-    return LaunchConfig(name, (blocks * host.gpu.sm_count, 1, 1), (bdx, bdy, 1), shared)
+    return rules.LaunchConfig(name, (blocks * host.gpu.sm_count, 1, 1), (bdx, bdy, 1), shared)
 
 
 def shortest_chunk(most: int, sequences: Sequence[tuple[int, int]], page_size: int) -> int:
@@ -169,7 +161,7 @@ def variant(p: Params) -> str:
     return f"flashinfer::DefaultAttention<false, false, {cap}, false>"
 
 
-def _tile(p: Params, tile: int, host: Host) -> tuple[str, int, tuple[int, int]]:
+def _tile(p: Params, tile: int, host: rules.Host) -> tuple[str, int, tuple[int, int]]:
     """(tile arguments of KernelTraits, shared memory, warps along queries and along keys).
 
     Two blocks are to fit onto an SM: the KV tile (NUM_MMA_KV times 16 times the warps) takes what
@@ -189,8 +181,8 @@ def _tile(p: Params, tile: int, host: Host) -> tuple[str, int, tuple[int, int]]:
     return shape, shared, warps
 
 
-def _name(p: Params, shape: str, host: Host) -> str:
-    kind, mask = TYPES[p["dtype"]], int(bool(p["causal"]))
+def _name(p: Params, shape: str, host: rules.Host) -> str:
+    kind, mask = rules.TYPES[p["dtype"]], int(bool(p["causal"]))
     accumulated = "__half" if p.get("qk") == "f16" else "float"
     repack = ", true" if host.modern else ""
     traits = (
@@ -203,7 +195,7 @@ def _name(p: Params, shape: str, host: Host) -> str:
     return f"flashinfer::BatchPrefillWith{layout}KVCacheKernel<{strides}{traits}, {layout}Params>"
 
 
-def decode_launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
+def decode_launches(p: Params, host: rules.Host) -> Iterator[rules.LaunchConfig]:
     """Of DecodePlan: the KV cache is split where whole sequences leave the GPU room."""
     refuse_unknown(p)
     keys = lengths(p, "kv_len")
@@ -235,12 +227,12 @@ def decode_launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
         blocks = slots // p["kv_heads"] if graph else blocks
         if split:
             note = f"KV cache in {with_unit(chunks, 'chunks')} of {low * p['page_size']} tokens"
-    yield LaunchConfig(name, (blocks, p["kv_heads"], 1), (bdx, group, bdz), shared, note)
+    yield rules.LaunchConfig(name, (blocks, p["kv_heads"], 1), (bdx, group, bdz), shared, note)
     if split:
         yield merge(p, p["batch"], host)
 
 
-def decode_shapes(seen: LaunchSignature) -> Iterator[Params]:
+def decode_shapes(seen: rules.LaunchSignature) -> Iterator[Params]:
     """Heads and their dimension are in the launch, the sequences in the step; the caches' lengths only in what is said of them.
 
     A launch says how many chunks there are, and that is alike for all long caches.
@@ -262,7 +254,7 @@ def decode_shapes(seen: LaunchSignature) -> Iterator[Params]:
         if heads := seen.sure("qo_heads"):
             said["qo_heads"] = heads
     else:
-        raise UnsaidError("no rule tells the shape of this decode from its launch")
+        raise rules.UnsaidError("no rule tells the shape of this decode from its launch")
     said |= seen.attention() | seen.dtype | ({"launch": "graph"} if seen.graph else {})
     why = "its sequences are not in the launch, whose grid has chunks of them"
     said["batch"] = batch = seen.needed("decodes", why, said)
@@ -270,9 +262,9 @@ def decode_shapes(seen: LaunchSignature) -> Iterator[Params]:
         said["page_size"] = page
     if (tokens := seen.known_value("decodes_kv_tokens")) is None:
         why = "the launch is alike for every length of the cache, and nothing else tells it"
-        raise UnsaidError(why, said)
+        raise rules.UnsaidError(why, said)
     if "qo_heads" not in said:
-        raise UnsaidError("query heads are not in the launch of a tensor-core decode", said)
+        raise rules.UnsaidError("query heads are not in the launch of a tensor-core decode", said)
     for kv_len in sorted({max(1, round(count / batch)) for count in tokens}):
         yield {**said, "kv_len": kv_len}
 
@@ -280,7 +272,7 @@ def decode_shapes(seen: LaunchSignature) -> Iterator[Params]:
 _LAYOUTS = {PAGED.name: "paged", RAGGED.name: "ragged"}
 
 
-def prefill_shapes(seen: LaunchSignature) -> Iterator[Params]:
+def prefill_shapes(seen: rules.LaunchSignature) -> Iterator[Params]:
     """Of fa2: KV heads and the dimension are in the launch, prompts and their tokens in the step.
 
     Of several prompts that read more of the cache than their own tokens, how much each does is not said.
@@ -290,9 +282,9 @@ def prefill_shapes(seen: LaunchSignature) -> Iterator[Params]:
         return
     layout = _LAYOUTS.get(seen.kernel)
     if layout is None:
-        raise UnsaidError("no rule tells the shape of this prefill from its launch")
+        raise rules.UnsaidError("no rule tells the shape of this prefill from its launch")
     if seen.number("CTA_TILE_Q") == 16 and not seen.sure("prompts"):
-        raise UnsaidError("its smallest query tile is one of decodes")
+        raise rules.UnsaidError("its smallest query tile is one of decodes")
     said: Params = {"layout": layout, "kv_heads": seen.grid[2], "backend": "fa2"}
     said |= {"head_dim": 16 * seen.number("NUM_MMA_D_QK"), **seen.attention(), **seen.dtype}
     mask = seen.argument("MASK_MODE")
@@ -303,15 +295,15 @@ def prefill_shapes(seen: LaunchSignature) -> Iterator[Params]:
     prompts, tokens = seen.sure("prompts"), seen.sure("prompt_tokens")
     cached = seen.sure("prompt_kv_tokens")
     if not prompts or tokens is None or cached is None:
-        raise UnsaidError("queries and cache of each prompt are not in the launch", said)
+        raise rules.UnsaidError("queries and cache of each prompt are not in the launch", said)
     squares = seen.sure("prompt_squares") or (tokens**2 if prompts == 1 else None)
     if cached < tokens or tokens % prompts or (cached > tokens and prompts > 1):
         said["batch"] = prompts
-        raise UnsaidError("what each of several prompts reads of the cache is not said", said)
+        raise rules.UnsaidError("what each of several prompts reads of the cache is not said", said)
     if squares is None or squares * prompts != tokens**2:
-        raise UnsaidError("the lengths of several prompts are not in the launch", said)
+        raise rules.UnsaidError("the lengths of several prompts are not in the launch", said)
     if "qo_heads" not in said:
-        raise UnsaidError("query heads are not in the launch", said)
+        raise rules.UnsaidError("query heads are not in the launch", said)
     before = {"cached": cached - tokens} if cached > tokens else {}
     yield {**said, "batch": prompts, "seq_len": tokens // prompts, **before}
 
@@ -319,10 +311,10 @@ def prefill_shapes(seen: LaunchSignature) -> Iterator[Params]:
 # --- trtllm-gen's, of which names say type, head dimension, page and mask, and the grid the heads ----
 
 
-def _trtllm_said(seen: LaunchSignature) -> Params:
+def _trtllm_said(seen: rules.LaunchSignature) -> Params:
     """What the name says. Raises UnsaidError of another attention, of another layout and of a window."""
     if seen.argument("value_dim") or seen.argument("sparse") or seen.argument("head_dim") is None:
-        raise UnsaidError("no rule tells the shape of this attention from its launch")
+        raise rules.UnsaidError("no rule tells the shape of this attention from its launch")
     said: Params = {"head_dim": seen.number("head_dim"), "backend": BACKEND}
     if page := seen.argument("page_size"):
         said["page_size"] = int(page)
@@ -334,13 +326,13 @@ def _trtllm_said(seen: LaunchSignature) -> Params:
         if heads := seen.sure(name):
             said[name] = heads
     if seen.argument("mask") == "SlidingOrChunkedCausal":
-        raise UnsaidError("its window is not in the launch", said)
+        raise rules.UnsaidError("its window is not in the launch", said)
     if len({"qo_heads", "kv_heads"} & {*said}) < 2:
-        raise UnsaidError("its heads are not in the launch", said)
+        raise rules.UnsaidError("its heads are not in the launch", said)
     return said
 
 
-def trtllm_prefill_shapes(seen: LaunchSignature) -> Iterator[Params]:
+def trtllm_prefill_shapes(seen: rules.LaunchSignature) -> Iterator[Params]:
     """Of prompts of one length: their tokens are in the step."""
     said = _trtllm_said(seen) | {
         "layout": "paged" if seen.argument("layout") == "PagedKv" else "ragged"
@@ -352,22 +344,22 @@ def trtllm_prefill_shapes(seen: LaunchSignature) -> Iterator[Params]:
         seen.sure(name) for name in ("prompts", "prompt_tokens", "prompt_kv_tokens")
     )
     if not prompts or tokens is None:
-        raise UnsaidError("its prompts and their tokens are not in the launch", said)
+        raise rules.UnsaidError("its prompts and their tokens are not in the launch", said)
     said["batch"] = prompts
     if read is None:
-        raise UnsaidError("what of the cache its prompts read is not in the launch", said)
+        raise rules.UnsaidError("what of the cache its prompts read is not in the launch", said)
     if prompts > 1 or read < tokens:
-        raise UnsaidError("the lengths of several prompts are not in the launch", said)
+        raise rules.UnsaidError("the lengths of several prompts are not in the launch", said)
     yield {**said, "seq_len": tokens} | ({"cached": read - tokens} if read > tokens else {})
 
 
-def trtllm_decode_shapes(seen: LaunchSignature) -> Iterator[Params]:
+def trtllm_decode_shapes(seen: rules.LaunchSignature) -> Iterator[Params]:
     """Of sequences whose caches' lengths are known; their mean stands for each."""
     said = _trtllm_said(seen) | {"cores": "tensor"} | ({"launch": "graph"} if seen.graph else {})
     if seen.argument("type") == FP8:
-        raise UnsaidError("no point of decode has queries of 8 bits", said)
+        raise rules.UnsaidError("no point of decode has queries of 8 bits", said)
     said["batch"] = batch = seen.needed("decodes", "its sequences are not in the launch", said)
     if (tokens := seen.known_value("decodes_kv_tokens")) is None:
-        raise UnsaidError("the lengths of its caches are not in the launch", said)
+        raise rules.UnsaidError("the lengths of its caches are not in the launch", said)
     for kv_len in sorted({max(1, round(count / batch)) for count in tokens}):
         yield {**said, "kv_len": kv_len}

@@ -10,18 +10,9 @@ from statistics import median
 from typing import Any
 
 from ncuflow import format as fmt
-from ncuflow.findings import ceilings, limiter, sanity, stored
+from ncuflow.findings import ceilings, limiter, opportunities, sanity, stored
 from ncuflow.findings.choices import STEPS, Effect, summary
 from ncuflow.findings.join import main_kernel, total
-from ncuflow.findings.opportunities import (
-    MeasuredOpportunity,
-    found,
-    graph,
-    scopes,
-    undecided,
-    worded,
-)
-from ncuflow.findings.sanity import ImpossibleNumber
 from ncuflow.findings.scope import Scope
 from ncuflow.findings.tried import CHANGES, Tried
 from ncuflow.format import Struck, change
@@ -36,7 +27,7 @@ from ncuflow.target.source import Symbol
 class Impossible(BadInput):
     """Results with a number that cannot be true; the first stands for all in ``first``."""
 
-    def __init__(self, name: str, violations: Sequence[ImpossibleNumber]) -> None:
+    def __init__(self, name: str, violations: Sequence[sanity.ImpossibleNumber]) -> None:
         reasons = list(map(str, violations))
         super().__init__(name, "; ".join(reasons))
         more = f" ({len(reasons) - 1} more like it)" if len(reasons) > 1 else ""
@@ -149,7 +140,7 @@ def target_section(results: Results, index: Any = None) -> Context:
     floors = [
         p["measurement"]["time_floor_us"] for p in good if p["measurement"].get("time_floor_us")
     ]
-    every = scopes(results)
+    every = opportunities.scopes(results)
     advice = opportunity_rows(results, index, every)
     return {
         "name": results["target"],
@@ -191,7 +182,7 @@ def target_section(results: Results, index: Any = None) -> Context:
         ),
         "opportunities": advice,
         "looked": bool(target and target.opportunities),
-        "undecided": undecided(results, every=every),
+        "undecided": opportunities.undecided(results, every=every),
         "has_counters": any(p["measurement"]["time_ncu_us"] for p in good),
         "has_trace": any(p["measurement"]["time_insitu_us"] for p in good),
     }
@@ -242,7 +233,7 @@ def _host_bound(row: Measurement) -> bool:
 def _graph(results: Results, waiting: Collection[str]) -> Context | None:
     """How much longer kernels took in a CUDA graph, of 1, at the most of its pairs; at how many points one pays, at how many by a
     pair of their own; at how many of those whose call takes longer nothing tells it, at how many not. None without pairs."""
-    found = graph(results)
+    found = opportunities.graph(results)
     if found.longer is None:
         return None
     pays = [point for point, yes in found.pays.items() if yes]
@@ -305,10 +296,13 @@ def opportunity_rows(
     same_work: whether the bound is of the time of this work, not of a step or of less work; group is
     one of ``GROUPS``.
     """
-    return [_opportunity(one, results["target"], index) for one in found(results, every=every)]
+    return [
+        _opportunity(one, results["target"], index)
+        for one in opportunities.found(results, every=every)
+    ]
 
 
-def _opportunity(one: MeasuredOpportunity, target: str, index: Any) -> Context:
+def _opportunity(one: opportunities.MeasuredOpportunity, target: str, index: Any) -> Context:
     declared, label = one.opportunity, one.point.split("/", 1)[1]
     return {
         "group": one.group,
@@ -316,7 +310,7 @@ def _opportunity(one: MeasuredOpportunity, target: str, index: Any) -> Context:
         "where": one.where,
         "points": one.points,
         "at": label,
-        "shown": worded(declared, one.facts) + " (times of the pair)" * _on_its_host(one.effect),
+        "shown": opportunities.worded(declared, one.facts) + " (times of the pair)" * _on_its_host(one.effect),
         "more": len(one.points) - 1,
         "source": file_and_line(declared.symbol, target, index),
         "change": declared.change,
@@ -348,7 +342,7 @@ def turned(elsewhere: Sequence[Tried]) -> str:
     return ", ".join(f"{change(t.told.change)} at `{t.told.at}`" for t in elsewhere[:1])
 
 
-def _asked(one: MeasuredOpportunity, target: str) -> list[str]:
+def _asked(one: opportunities.MeasuredOpportunity, target: str) -> list[str]:
     """What callers set to have the points of an opportunity, as they write it."""
     declared = known().get(target)
     if declared is None:
@@ -368,7 +362,7 @@ def _asked(one: MeasuredOpportunity, target: str) -> list[str]:
     return words
 
 
-def brought(one: MeasuredOpportunity) -> str:
+def brought(one: opportunities.MeasuredOpportunity) -> str:
     """What the trial changed, with its interval and the range over all; or why there is none, and how to try."""
     effect = one.effect
     if effect is None:

@@ -8,7 +8,6 @@ from ncuflow.format import micro, pct, short
 from ncuflow.pages.html import static
 from ncuflow.step import trace
 from ncuflow.step.record import StepAnswer
-from ncuflow.step.trace import limited
 
 MOST_ROWS, LONGEST = 400, 1000  # of a table of the page, and of a name on it
 FILTERS = {
@@ -31,7 +30,7 @@ def rendered(found: StepAnswer) -> str:
     for at, group in enumerate(found.groups, 1):
         sections.append((f"steps-{at}", f"{group.kind}{' (graph)' if group.replayed else ''}"))
     origin = f"steps of a trace · {found.gpu or 'unknown GPU'}"
-    shown = limited(found, MOST_ROWS)
+    shown = trace.limited(found, MOST_ROWS)
     told = static.rendered(
         "step.html.j2",
         found.file,

@@ -15,23 +15,13 @@ from typing import Any
 from ncuflow.compare import reports
 from ncuflow.explain.record import as_text
 from ncuflow.findings import limiter, statistics
-from ncuflow.findings.limiter import Share
 from ncuflow.format import short
 from ncuflow.io import JsonObject
 from ncuflow.pages.html import page
 from ncuflow.pages.html.columns import KERNEL, columns, kernel_columns, meanings
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.ncu import FAILED
-from ncuflow.view.model import (
-    ComparedReports,
-    KernelView,
-    LaunchDetail,
-    LaunchView,
-    NvtxNode,
-    ReportView,
-    TraceView,
-    View,
-)
+from ncuflow.view import model
 
 # Bytes of a page beside its script, style and libraries: what does not fit is left out from the end, and counted.
 BUDGET = 1_600_000
@@ -40,7 +30,7 @@ Blocks = Iterator[tuple[str, Any]]  # (name, value) of what is unpacked when it 
 SAME = "`ncuflow explain` and `ncuflow show` print the same of each report."
 
 
-def rendered(view: View, budget: int = BUDGET) -> str:
+def rendered(view: model.View, budget: int = BUDGET) -> str:
     """The page's text. Blocks that do not fit into `budget` bytes are left out; the page counts them by their absence."""
     names = [*(one.file for one in view.reports), *(one.file for one in view.traces)]
     packed = [page.packed_block("main", main_block(view))]
@@ -63,12 +53,12 @@ def _fitting(blocks: Blocks, budget: int) -> Iterator[str]:
             return
 
 
-def _traces(view: View) -> Blocks:
+def _traces(view: model.View) -> Blocks:
     for number, trace in enumerate(view.traces):
         yield f"trace {number}", trace_block(trace)
 
 
-def _panels(view: View) -> Blocks:
+def _panels(view: model.View) -> Blocks:
     most = max((len(report.kernels) for report in view.reports), default=0)
     for first in range(0, most, TOGETHER):
         for number, report in enumerate(view.reports):
@@ -77,19 +67,19 @@ def _panels(view: View) -> Blocks:
                 yield f"kernels {number} {first // TOGETHER}", panels
 
 
-def _codes(view: View) -> Blocks:
+def _codes(view: model.View) -> Blocks:
     for report, number, at in _ranked(view):
         if (found := code_block(report, at)) is not None:
             yield f"code {number} {at}", found
 
 
-def _counters(view: View) -> Blocks:
+def _counters(view: model.View) -> Blocks:
     for report, number, at in _ranked(view):
         if (found := counters_block(report, at)) is not None:
             yield f"counters {number} {at}", found
 
 
-def _ranked(view: View) -> Iterator[tuple[ReportView, int, int]]:
+def _ranked(view: model.View) -> Iterator[tuple[model.ReportView, int, int]]:
     """(report, its number, place of a kernel): the longest kernels of all reports first."""
     most = max((len(report.kernels) for report in view.reports), default=0)
     for at in range(most):
@@ -119,7 +109,7 @@ LISTED = (
 )  # fmt: skip
 
 
-def main_block(view: View) -> JsonObject:
+def main_block(view: model.View) -> JsonObject:
     """The block that the first view needs, and what names of metrics, units and stalls mean."""
     return {
         "together": TOGETHER,
@@ -131,7 +121,7 @@ def main_block(view: View) -> JsonObject:
     }
 
 
-def _report(report: ReportView) -> JsonObject:
+def _report(report: model.ReportView) -> JsonObject:
     shown = [kernel.longest_launch for kernel in report.kernels]
     listed = [_listed(report, kernel) for kernel in report.kernels]
     return {
@@ -148,7 +138,7 @@ def _report(report: ReportView) -> JsonObject:
     }
 
 
-def _listed(report: ReportView, kernel: KernelView) -> JsonObject:
+def _listed(report: model.ReportView, kernel: model.KernelView) -> JsonObject:
     """What the list says of one kernel."""
     launch = kernel.longest_launch
     row, close = launch.kernel, report.details.get(launch.index)
@@ -179,7 +169,7 @@ def _listed(report: ReportView, kernel: KernelView) -> JsonObject:
     }
 
 
-def labels(kernels: Sequence[KernelView]) -> list[str]:
+def labels(kernels: Sequence[model.KernelView]) -> list[str]:
     """Names of kernels; behind a name that several have, the words of their full names in which they differ."""
     alike: dict[str, list[list[str]]] = defaultdict(list)
     for kernel in kernels:
@@ -195,7 +185,7 @@ def _differing(alike: Sequence[Sequence[str]]) -> list[int]:
     return [at for at, words in enumerate(zip(*alike, strict=True)) if len(set(words)) > 1]
 
 
-def _label(kernel: KernelView, differ: Sequence[int] | None) -> str:
+def _label(kernel: model.KernelView, differ: Sequence[int] | None) -> str:
     if not differ:
         return kernel.name
     words = _words(kernel.demangled or "")
@@ -214,7 +204,7 @@ def evenly(values: Sequence[Any], most: int) -> list[Any]:
     return [values[round(at * (len(values) - 1) / (most - 1))] for at in range(most)]
 
 
-def _node(node: NvtxNode) -> list[Any]:
+def _node(node: model.NvtxNode) -> list[Any]:
     """[name, count, total ns, [[kernel, ns]], children]."""
     kernels = [[name, ns] for name, ns in node.kernels.items()]
     return [
@@ -226,7 +216,7 @@ def _node(node: NvtxNode) -> list[Any]:
     ]
 
 
-def _compared(one: ComparedReports) -> JsonObject:
+def _compared(one: model.ComparedReports) -> JsonObject:
     """What a comparison says of each kernel that both have."""
     found = one.found
     if found is None:
@@ -258,7 +248,7 @@ def _compared(one: ComparedReports) -> JsonObject:
 # --- one kernel ---------------------------------------------------------------------------------
 
 
-def kernel_block(report: ReportView, at: int) -> JsonObject:
+def kernel_block(report: model.ReportView, at: int) -> JsonObject:
     """The panel of a kernel: some of its launches as columns, the one that is shown first among them."""
     of = report.kernels[at]
     places = sorted({*evenly(range(len(of.launches)), MOST_LAUNCHES), of.longest})
@@ -276,7 +266,7 @@ def kernel_block(report: ReportView, at: int) -> JsonObject:
     }  # fmt: skip
 
 
-def _judged(launch: LaunchView) -> JsonObject:
+def _judged(launch: model.LaunchView) -> JsonObject:
     found = launch.limiter
     return {
         "verdict": {"words": launch.words, "room": found.room, "units": _shares(found.units), "waits": _shares(found.waits)},
@@ -285,12 +275,12 @@ def _judged(launch: LaunchView) -> JsonObject:
     }  # fmt: skip
 
 
-def _shares(shares: Sequence[Share]) -> list[list[Any]]:
+def _shares(shares: Sequence[limiter.Share]) -> list[list[Any]]:
     """[name, label, per cent, the counter that says so]."""
     return [[one.name, limiter.label(one.name, one.counter), one.pct, one.counter] for one in shares]  # fmt: skip
 
 
-def _close(close: LaunchDetail) -> JsonObject:
+def _close(close: model.LaunchDetail) -> JsonObject:
     detail = close.detail
     return {
         "memory": close.memory and asdict(close.memory),
@@ -312,7 +302,7 @@ def _steps(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     return [(x, y) for at, (x, y) in enumerate(curve) if at in (0, last) or y != curve[at - 1][1]]
 
 
-def code_block(report: ReportView, at: int) -> JsonObject | None:
+def code_block(report: model.ReportView, at: int) -> JsonObject | None:
     """The instructions of a kernel with samples and sources; None where its report has none."""
     close = report.details.get(report.kernels[at].longest_launch.index)
     if close is None or close.code is None:
@@ -333,7 +323,7 @@ def code_block(report: ReportView, at: int) -> JsonObject | None:
     }
 
 
-def counters_block(report: ReportView, at: int) -> JsonObject | None:
+def counters_block(report: model.ReportView, at: int) -> JsonObject | None:
     """Every counter that the report holds of a kernel: {name, value, unit}; None where it was not read."""
     close = report.details.get(report.kernels[at].longest_launch.index)
     if close is None:
@@ -349,7 +339,7 @@ def counters_block(report: ReportView, at: int) -> JsonObject | None:
 # --- traces -------------------------------------------------------------------------------------
 
 
-def _trace(trace: TraceView) -> JsonObject:
+def _trace(trace: model.TraceView) -> JsonObject:
     return {
         "file": trace.file,
         "devices": trace.devices,
@@ -365,7 +355,7 @@ def _trace(trace: TraceView) -> JsonObject:
     }
 
 
-def trace_block(found: TraceView) -> JsonObject:
+def trace_block(found: model.TraceView) -> JsonObject:
     """The operations of a trace as columns, times from the first of them."""
     rows = found.operations[:MOST_OPERATIONS]
     start = min((row["start_ns"] for row in rows), default=0)

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogFormatter, NullLocator
 
 from ncuflow.compare import records
-from ncuflow.compare.records import Comparison, Named, PointChange
 from ncuflow.format import plain
 from ncuflow.io import write_text
 from ncuflow.pages.markdown.comparison import (
@@ -44,7 +43,7 @@ MOST_POINTS, MOST_STEPS, MOST_NAMED = 50, 9, 12
 EXPANDED = 0.2  # a kernel with this share of the change is split into its parts
 
 
-def paired(found: Comparison) -> Figure:
+def paired(found: records.Comparison) -> Figure:
     """Left: base and head time of each point. Right: the change with its interval, by verdict."""
     points = most_changed(found)
     rows = range(len(points))
@@ -80,17 +79,17 @@ def _threshold(axes: Any, limit: float) -> None:
     axes.set_xlabel(f"change, % (grey: threshold ± {limit:g} %)")
 
 
-def most_changed(found: Comparison) -> list[PointChange]:
+def most_changed(found: records.Comparison) -> list[records.PointChange]:
     """Points of the figure: what changed first, then the largest of the rest."""
     return by_change(found)[:MOST_POINTS]
 
 
-def label(point: PointChange) -> str:
+def label(point: records.PointChange) -> str:
     """The id, and which time it is where it is not the launch's."""
     return point.id if point.metric == "cold_us" else f"{point.id} (host)"
 
 
-def _change(axes: Any, row: int, point: PointChange) -> None:
+def _change(axes: Any, row: int, point: records.PointChange) -> None:
     colour = COLOURS[point.verdict]
     if point.interval is not None:
         low, high = (100 * bound for bound in point.interval)
@@ -101,7 +100,7 @@ def _change(axes: Any, row: int, point: PointChange) -> None:
 # --- waterfall --------------------------------------------------------------------------------
 
 
-def steps(point: PointChange) -> list[tuple[str, float]]:
+def steps(point: records.PointChange) -> list[tuple[str, float]]:
     """(label, µs) from base to head: causes, the large ones by part, then the unexplained."""
     out: list[tuple[str, float]] = []
     for cause in point.causes:
@@ -119,7 +118,7 @@ def steps(point: PointChange) -> list[tuple[str, float]]:
     return [*out, ("unexplained", point.unexplained or 0.0)]
 
 
-def waterfall(point: PointChange) -> Figure:
+def waterfall(point: records.PointChange) -> Figure:
     """From the base's time to the head's, a bar for each thing that moved it."""
     moved = steps(point)
     figure = Figure(figsize=(7.2, 1.0 + 0.26 * (len(moved) + 2)), layout="constrained")
@@ -144,7 +143,7 @@ def waterfall(point: PointChange) -> Figure:
     return figure
 
 
-def _range(point: PointChange, moved: list[tuple[str, float]]) -> tuple[float, float]:
+def _range(point: records.PointChange, moved: list[tuple[str, float]]) -> tuple[float, float]:
     """Limits around everything that is drawn; from zero unless that would hide the steps."""
     levels = [point.base]
     for _, amount in moved:
@@ -157,7 +156,7 @@ def _range(point: PointChange, moved: list[tuple[str, float]]) -> tuple[float, f
 # --- several sides ----------------------------------------------------------------------------
 
 
-def over_versions(found: Sequence[Comparison], target: str) -> Figure:
+def over_versions(found: Sequence[records.Comparison], target: str) -> Figure:
     """Times of a target's points over all sides, each of its first; those that changed in some step are named."""
     sides = [found[0].base, *(comparison.head for comparison in found)]
     every = [point for comparison in found for point in comparison.points]
@@ -187,14 +186,14 @@ def over_versions(found: Sequence[Comparison], target: str) -> Figure:
     return figure
 
 
-def _version(side: Named) -> str:
+def _version(side: records.Named) -> str:
     """The name of a side, a part a line, with FlashInfer's version below where the name does not say it."""
     version = side.provenance.get("flashinfer") or ""
     lines = side.name.split("-") + [version] * (version not in side.name)
     return "\n".join(lines)
 
 
-def save(figure: Figure, path: Path, sides: Sequence[Named]) -> None:
+def save(figure: Figure, path: Path, sides: Sequence[records.Named]) -> None:
     """Write the SVG with its sides underneath; the same bytes every time."""
     named = " → ".join(
         f"{side.name} (FlashInfer {side.provenance.get('flashinfer') or '–'}, "
@@ -205,7 +204,7 @@ def save(figure: Figure, path: Path, sides: Sequence[Named]) -> None:
     write_text(path, svg(figure))
 
 
-def draw(found: Comparison, folder: Path) -> None:
+def draw(found: records.Comparison, folder: Path) -> None:
     """``compare.svg`` and a waterfall for each of the largest changes of a launch's time."""
     folder.mkdir(parents=True, exist_ok=True)
     if found.points:
@@ -216,7 +215,7 @@ def draw(found: Comparison, folder: Path) -> None:
             save(waterfall(point), folder / name, (found.base, found.head))
 
 
-def draw_series(found: Sequence[Comparison], folder: Path) -> None:
+def draw_series(found: Sequence[records.Comparison], folder: Path) -> None:
     """A chart for each kernel target that comparisons which follow one another hold."""
     folder.mkdir(parents=True, exist_ok=True)
     sides = [found[0].base, *(comparison.head for comparison in found)]

@@ -16,11 +16,9 @@ from ncuflow.findings.choices import Effect, divided, effects, same_launches, su
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import is_torchs, main_kernel
 from ncuflow.findings.kernelname import Decoder, decode
-from ncuflow.findings.limiter import kind
 from ncuflow.findings.opportunities import turning
 from ncuflow.findings.steps import LAYERS, Step, planned, steps
 from ncuflow.findings.tried import CHANGES, elsewhere
-from ncuflow.findings.waits import told_apart
 from ncuflow.io import read_yaml, resource
 from ncuflow.model import Kernel, Point, Results
 from ncuflow.pages import Context
@@ -197,7 +195,7 @@ def main_axis(points: list[Point]) -> str:
 def limiters(points: list[Point]) -> list[tuple[str, int]]:
     """(verdict, points), the most frequent first; points without counters aside."""
     rows = [point["measurement"] for point in points]
-    counts = Counter(said for row in rows if (said := kind(row)))
+    counts = Counter(said for row in rows if (said := limiter.kind(row)))
     return sorted(counts.items(), key=lambda c: (-c[1], c[0]))
 
 
@@ -333,7 +331,7 @@ def _stall_context(point: str | None, kernel: Kernel, deep: bool) -> Context | N
 def _most_at(kernel: Kernel, reason: str) -> str | None:
     """The source line that most samples of a reason are of, ``prefill.cuh:1140``; None without samples."""
     lines: Counter[str] = Counter()
-    for row in told_apart(kernel.get("lines") or ()):
+    for row in waits.told_apart(kernel.get("lines") or ()):
         if row["reason"] == reason and row["file"]:
             lines[f"{row['file'].rpartition('flashinfer/')[2]}:{row['line']}"] += row["samples"]
     return max(lines, key=lambda line: lines[line]) if lines else None

@@ -13,7 +13,6 @@ from typing import Any
 from ncuflow.findings import limiter
 from ncuflow.findings.join import is_merge, is_torchs, main_kernel, ratio, total
 from ncuflow.findings.kernelname import COMPILED_FOR, MERGE, Decoder
-from ncuflow.findings.limiter import OccupancyLimit, occupancy_limit
 from ncuflow.format import si
 from ncuflow.gpu.table import device
 from ncuflow.io import read_json, read_yaml, resource
@@ -108,7 +107,7 @@ def launches(points: list[Point], gpu: str) -> list[Context]:
         smem = (kernel["smem_static_bytes"] or 0) + (kernel["smem_dynamic_bytes"] or 0)
         key = (kernel["name"], kernel["block"], kernel["registers"], smem)
         metrics = kernel["metrics"]
-        limit = occupancy_limit(metrics)
+        limit = limiter.occupancy_limit(metrics)
         row = {
             "point": point["point"],
             "kernel": kernel["name"],
@@ -153,7 +152,7 @@ def _telling(one: tuple[Point, Kernel], deep: Collection[str | None]) -> tuple[b
 def _waiting(point: Point, main: Kernel, gpu: str) -> Context:
     of = main["metrics"].get
     cycles = SCHEDULERS * (of("sm_count") or 0) * (of("sm_cycles_active") or 0)
-    limit = occupancy_limit(main["metrics"])
+    limit = limiter.occupancy_limit(main["metrics"])
     return {
         "point": point["point"],
         "kernel": main["name"],
@@ -181,7 +180,7 @@ def _fits(gpu: str) -> Callable[[int, int, int], Mapping[str, int]] | None:
         return None
 
 
-def _limits(kernel: Kernel, limit: OccupancyLimit, gpu: str) -> tuple[str, ...]:
+def _limits(kernel: Kernel, limit: limiter.OccupancyLimit, gpu: str) -> tuple[str, ...]:
     """What lets no more blocks onto an SM."""
     holds = _fits(gpu)
     now = holds(*_launch(kernel)) if holds else {}
@@ -189,7 +188,7 @@ def _limits(kernel: Kernel, limit: OccupancyLimit, gpu: str) -> tuple[str, ...]:
     return own or limit.resources
 
 
-def _further(main: Kernel, limit: OccupancyLimit, gpu: str) -> str | None:
+def _further(main: Kernel, limit: limiter.OccupancyLimit, gpu: str) -> str | None:
     """What of its launch one block more on an SM needs otherwise; None where the GPU's rules do not say what it holds now."""
     (threads, registers, shared), holds = _launch(main), _fits(gpu)
     if holds is None:
@@ -267,7 +266,7 @@ def _split(target: Target, point: Point, sm_count: int | None, names: Decoder) -
         return None
     decoded = names.decode(main["demangled"] or main["name"])
     split = target.rules.splits(target.completed(point["params"]), decoded.name, decoded.value)
-    limit = occupancy_limit(main["metrics"])
+    limit = limiter.occupancy_limit(main["metrics"])
     fits = limit.blocks if limit else None
     if split is None or not (sm_blocks := split.sm_blocks or fits):
         return None
