@@ -1,7 +1,5 @@
 """Speed of Light taken apart: the counters whose largest is a kernel's SM or memory throughput, each with its unit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path

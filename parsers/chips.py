@@ -3,8 +3,6 @@
 Apart from the registry, since a capture that asks for a chip reads nothing of what a metric is called on a page.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 ANY = "*"  # in the place of a chip: all of them

@@ -4,8 +4,6 @@ DSL, which are mangled from all that one was compiled for.
 A name is anybody's: of a megabyte, nested a thousand deep, with brackets that do not match.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

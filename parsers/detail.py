@@ -4,8 +4,6 @@ It is read of the few kernels that are looked at closely: a kernel has up to two
 disassembler takes a third of a millisecond for each instruction.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

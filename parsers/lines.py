@@ -8,8 +8,6 @@ its report by sha256 and serves that report alone; without one, or for an instru
 disassembler is asked.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 from collections import Counter

@@ -5,8 +5,6 @@ table, the program's own output above all, is skipped; several runs may follow e
 that ncu's GUI exports is read like ncu's own: it may name the device, and have its units in the header or not at all.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterator

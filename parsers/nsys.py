@@ -6,8 +6,6 @@ An operation belongs to the NVTX range that was open on the calling thread when 
 launched it began (correlation id → call → thread and time), not to the range open while it ran.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Collection, Iterator, Sequence

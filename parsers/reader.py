@@ -5,8 +5,6 @@ Magic "NVR\\0", then length-prefixed protobuf messages: one FileHeader, and bloc
 must end exactly where the file ends: the reader package loads what it can of a file cut short, without a word.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

@@ -5,8 +5,6 @@ counters has for it, which answers without a GPU (`scripts/nvperf.py`; a test as
 `profiler__`, `device__` and `derived__` names come from sections and are not in it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Everything here reads text: of `cuobjdump -sass`, `cuobjdump -res-usage` and `ptxas -v`.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections import Counter

@@ -1,7 +1,5 @@
 """A report of Nsight Compute as a table, a JSON document and rows; and what `ncuflow show --json` says of it, or of a trace."""
 
-from __future__ import annotations
-
 import shlex
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Warp stall reasons: the field's names, NVIDIA's meaning, the aliases of the per-PC samples."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

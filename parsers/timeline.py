@@ -3,8 +3,6 @@
 As few bytes an operation as it takes, for a trace of a server has millions. Times are ns; -1 is what a trace does not say.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field

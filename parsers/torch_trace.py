@@ -4,8 +4,6 @@ An event at a time is decoded: a trace of gigabytes takes the memory of what ran
 skipped, but for FlashInfer's plan().
 """
 
-from __future__ import annotations
-
 import codecs
 import gzip
 import json

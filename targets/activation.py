@@ -1,7 +1,5 @@
 """Gated activations of a feed-forward layer: half of a row through the activation, times the other half."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial

@@ -3,8 +3,6 @@
 ``variant`` flat is what a server does without: decode over page tables in each of which the prefix's pages stand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batch decode attention over a paged KV cache: one query token per sequence."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ncuflow.target import attention, attention_launches, contract, workload

@@ -4,8 +4,6 @@ Beside its other kernels FlashInfer calls a library for these or brings a kernel
 is, ``backend`` who computes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module

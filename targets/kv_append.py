@@ -3,8 +3,6 @@
 Nothing is computed: a token's page is looked up in the table, and its bytes are copied there.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

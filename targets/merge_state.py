@@ -1,7 +1,5 @@
 """Merging of attention states: the outputs of KV segments become that of the whole."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import partial

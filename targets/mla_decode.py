@@ -4,8 +4,6 @@ A token's cache is one latent vector of 512 elements and 64 that carry its posit
 heads. The latent is both key and value, so it is read once.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any

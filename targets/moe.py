@@ -4,8 +4,6 @@ A step reads the weights of every expert that has a token, so that a few tokens 
 how tokens fall on experts.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 ``variant`` fa2 and fa3 are what a server does without: a kernel for the prefill, and after it one for the decodes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

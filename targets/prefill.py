@@ -1,7 +1,5 @@
 """Batch prefill attention over a paged or ragged KV cache."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from itertools import accumulate, pairwise

@@ -2,8 +2,6 @@
 
 Kin: Gemma's, whose weight is added to one; to fp8 with a scale; and layer normalisation, in bf16 alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Rotary position embedding of queries and keys."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product

@@ -4,8 +4,6 @@ Top-k, top-p and min-p sample by rejection: a round draws a token and raises the
 among the likely ones, so the work depends on the data. ``logit_std`` says how peaked they are.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -3,8 +3,6 @@
 The folders are for people and for finding: what a recording is of, its manifest says, or its static facts.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from pathlib import Path

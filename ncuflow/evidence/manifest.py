@@ -3,8 +3,6 @@
 A recording may be anybody's: its names become paths and words of commands.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Provenance: on which GPU, with which versions, when, and how directly a number was measured."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Make a recording of an evidence folder: compressed, checked for secrets, with a manifest."""
 
-from __future__ import annotations
-
 import hashlib
 import lzma
 import shutil

@@ -11,8 +11,6 @@ An SQLite export of nsys holds the environment block, the command line, the work
 Tables are allow-listed, not deny-listed: a newer nsys may add places for them.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping

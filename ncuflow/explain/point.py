@@ -1,7 +1,5 @@
 """The main kernel of a point → its explanation, from what events, nsys and ncu say of it, and what its target suggests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal

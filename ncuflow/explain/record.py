@@ -4,8 +4,6 @@ A lone number is a `Number`: its value with unit, metric, tier and the words tha
 is null, and `missing` says what would bring it; nothing is judged from counters that are not there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """Whatever is to be explained: a launch of a report, a kernel of a trace, or a point."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -6,8 +6,6 @@ reads its template and what that includes. The rules take their inputs from here
 so modules are searched for their import statements and not parsed as a whole.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Sequence

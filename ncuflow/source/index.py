@@ -7,8 +7,6 @@ Paths are relative to the package's folder. A target with a symbol
 that this package does not have is left out, and named with its reason; exit status 2 if none is left.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -4,8 +4,6 @@ Each source of each module is compiled by the command that FlashInfer's own buil
 cubin alone: no host code, nothing linked.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import lzma

@@ -1,7 +1,5 @@
 """Times of a GPU that was not there, predicted from one that was measured, each with its interval."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

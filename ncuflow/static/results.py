@@ -8,8 +8,6 @@ Tier S. The files have the layout of measured results, so that claims and pages 
 their occupancy stand where counters would, and what only a run can tell is None.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,8 +1,6 @@
 """A section: what pages say of one kernel target, and its opportunities, ranked, with what a trial brought; and the findings
 that it is made of, read from the files of a run when a page first asks for them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path

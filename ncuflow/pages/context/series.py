@@ -1,7 +1,5 @@
 """Series: how the points of a sweep fall into lines of a figure or rows of a table."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ with an entry per point (kernel, operation, instruction), null where the value i
 computed here that a finding has: the page shows the tables' own values. What decides a claim is told in words.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict

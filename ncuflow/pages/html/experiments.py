@@ -1,7 +1,5 @@
 """The pages of experiments, each made of its record alone: of trials, and of an advice."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence

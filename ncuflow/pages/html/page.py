@@ -6,8 +6,6 @@ ncuflow report BASE HEAD --evidence BASE_ROOT HEAD_ROOT --comparison compare.jso
 The guide's prose is in it, the Markdown pages rendered, their links leading to the page's own views.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

@@ -1,7 +1,5 @@
 """Pages without views, made of one record each: their frame, and the one script that hands their tables out as CSV."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of a trace's steps, made of the answer alone."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from ncuflow.format import micro, pct, short

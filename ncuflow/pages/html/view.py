@@ -4,8 +4,6 @@ It is given its records as JSON, in blocks that are unpacked when they are opene
 the findings have them.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

@@ -6,8 +6,6 @@ Several comparisons of one sweep, each side compared with the one before it, mak
 leads with the times of all sides.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter, defaultdict

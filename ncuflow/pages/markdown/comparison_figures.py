@@ -5,8 +5,6 @@
 Of several that follow one another: for each kernel target, how its points' times went over all sides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Figures of one kernel target (or of all): roofline, stall bars, rate over the sweep. SVG, same bytes every time."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Sequence

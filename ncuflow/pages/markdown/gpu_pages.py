@@ -8,8 +8,6 @@ ncuflow static-page --results DIR --facts static.json.xz --measured DIR [--besid
 ncuflow predict-page --measured DIR --on DIR --out FILE.md
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Everything is read from findings. What evidence lacks is None or empty here, and
 lists it once.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

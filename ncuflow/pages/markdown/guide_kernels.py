@@ -1,8 +1,6 @@
 """Launched kernels: template arguments, launch shapes, split-KV, tensor instructions and tails; FlashInfer's source as the guide
 cites it, and the commands of the evidence."""
 
-from __future__ import annotations
-
 import ast
 import shlex
 from collections import Counter

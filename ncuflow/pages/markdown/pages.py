@@ -4,8 +4,6 @@ ncuflow pages PAGE… --results DIR --evidence ROOT --out-dir DIR [--targets NAM
 ncuflow pages target --target NAME --results DIR --evidence ROOT --out-dir DIR
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache

@@ -5,8 +5,6 @@ What a page prints is `text`, unless its template says `prose` (lines of it), `c
 our own making is `Markup`, and passes as it is.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from functools import cache, wraps
