@@ -3,12 +3,7 @@
 import os
 from pathlib import Path
 
-from ncuflow.explain import launch
-from ncuflow.explain.record import (
-    Explanation,
-    Headroom,
-    Suggestion,
-)
+from ncuflow.explain import launch, record
 from ncuflow.findings import locate, profiled
 from ncuflow.io import BadInput, UsageError, sniff_packed
 from ncuflow.parsers.ncu import Report
@@ -16,7 +11,7 @@ from ncuflow.parsers.ncu import Report
 
 def explain(
     source: str | Path, kernel: str | int | None = None, outputs: str | Path | None = None
-) -> Explanation:
+) -> record.Explanation:
     """What limits a kernel of a report, or the main kernel of a point.
 
     outputs: where the point is: a folder of outputs, or a recording. Raises BadInput where the source cannot be read,
@@ -37,7 +32,7 @@ def explain(
     return of_report(profiled.read(source), kernel, kind)
 
 
-def of_report(report: Report, kernel: str | int | None, kind: str = "ncu") -> Explanation:
+def of_report(report: Report, kernel: str | int | None, kind: str = "ncu") -> record.Explanation:
     """Of a report that was read with its lines: what `launch.of_report` makes, and in place of NVIDIA's rules what the target
     suggests, where the report lies in a recording that has the launch's point."""
     found = launch.of_report(report, kernel, kind)
@@ -63,7 +58,7 @@ def _around(report: Path) -> Path | None:
     return above[0] if report.is_absolute() else Path(os.path.relpath(above[0]))
 
 
-def _within_room(one: Suggestion, room: Headroom | None) -> Suggestion:
+def _within_room(one: record.Suggestion, room: record.Headroom | None) -> record.Suggestion:
     """A suggestion for the same work, with no more than what is left of the launch."""
     above = one.scope == "point" and one.most and room and one.most.value > room.most.value
     return one.model_copy(update={"most": room.most}) if above and room else one

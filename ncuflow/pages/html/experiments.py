@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,13 +100,6 @@ class Row(NamedTuple):
     differs: str = ""
 
 
-class DiffLine(NamedTuple):
-    """A line of a difference, and what it is: added, removed, place, file or nothing of these."""
-
-    kind: str
-    text: str
-
-
 class Axis(NamedTuple):
     """From the least to the most of what is drawn on it, of 1."""
 
@@ -179,12 +171,11 @@ class TrialView:
         return [(name, value) for name, value in known.items() if value is not None]
 
     @property
-    def diff(self) -> list[DiffLine]:
-        text = self.trial.change.diff or ""
-        return [
-            DiffLine("file" if line.startswith(("--- ", "+++ ")) else SIGNS.get(line[:1], ""), line)
-            for line in text.splitlines()
-        ]
+    def diff(self) -> list[tuple[str, str]]:
+        """Lines of the difference, each behind what it is: added, removed, place, file or nothing of these."""
+        lines = (self.trial.change.diff or "").splitlines()
+        files = ("--- ", "+++ ")
+        return [("file" if o.startswith(files) else SIGNS.get(o[:1], ""), o) for o in lines]
 
     @property
     def apart(self) -> list[PointTrial]:
@@ -331,43 +322,6 @@ def _field(side: KernelCode | KernelCounters | None, name: str) -> str:
 COLOURS = 8  # of choices, the most frequent first; what comes after them shares the last
 
 
-class MapCell(NamedTuple):
-    """A shape on a map. kind: its class of the style sheet."""
-
-    id: str
-    kind: str
-    take: str
-    gain: str
-
-
-class MapLine(NamedTuple):
-    """A row of a map."""
-
-    value: Any
-    cells: list[MapCell | None]
-
-
-@dataclass(frozen=True)
-class ShapeMap:
-    """Shapes that differ in two parameters alone."""
-
-    title: str
-    row: str
-    column: str
-    columns: list[Any]
-    lines: list[MapLine]
-
-
-class ShapeRows(NamedTuple):
-    """A shape with a row for each choice."""
-
-    id: str
-    shape: AdvisedShape
-    take: str
-    head: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-
-
 def rendered_advice(advice: Advice) -> str:
     """The page's text."""
     versions = ", ".join(f"{name} {value}" for name, value in advice.versions.items() if value)
@@ -387,7 +341,7 @@ def rendered_advice(advice: Advice) -> str:
     )
 
 
-def _maps(shapes: Sequence[AdvisedShape]) -> list[ShapeMap]:
+def _maps(shapes: Sequence[AdvisedShape]) -> list[Context]:
     colours = _colours(shapes)
     found = []
     for target in dict.fromkeys(shape.target for shape in shapes):
@@ -420,14 +374,16 @@ def _title(shape: AdvisedShape, shapes: Iterable[AdvisedShape], axes: tuple[str,
 
 def _map(
     title: str, row: str, column: str, shapes: Sequence[AdvisedShape], colours: dict[str, str]
-) -> ShapeMap:
+) -> Context:
+    """Shapes that differ in two parameters alone: {title, row, column, columns, lines: [{value, cells}]}."""
     columns = _values(shape.params[column] for shape in shapes)
     by_place = {(s.params[row], s.params[column]): _cell(s, colours) for s in shapes}
     lines = [
-        MapLine(value, [by_place.get((value, other)) for other in columns])
+        {"value": value, "cells": [by_place.get((value, other)) for other in columns]}
         for value in _values(shape.params[row] for shape in shapes)
     ]
-    return ShapeMap(title, row, column, columns, lines)
+    found = {"title": title, "row": row, "column": column}
+    return found | {"columns": columns, "lines": lines}
 
 
 def _values(found: Iterable[Any]) -> list[Any]:
@@ -451,23 +407,26 @@ def _settings(shape: AdvisedShape) -> str:
     return departing(chosen, shape) if chosen else MISSING
 
 
-def _cell(shape: AdvisedShape, colours: dict[str, str]) -> MapCell:
+def _cell(shape: AdvisedShape, colours: dict[str, str]) -> Context:
+    """A shape on a map; kind: its class of the style sheet."""
     take = _settings(shape)
     kind = "tie" if _grey(shape) else colours[take]
-    return MapCell(_id(shape), kind, take, longer(shape))
+    return {"id": _id(shape), "kind": kind, "take": take, "gain": longer(shape)}
 
 
 def _id(shape: AdvisedShape) -> str:
     return re.sub(r"\W", "_", shape.shape)
 
 
-def _rows(shape: AdvisedShape) -> ShapeRows:
+def _rows(shape: AdvisedShape) -> Context:
+    """A shape with a row for each choice."""
     timed = sorted(shape.choices, key=lambda one: (one.time_us is None, one.time_us or 0))
     unit, took = in_one_unit([one.time_us for one in timed])
     plan_unit, plans = in_one_unit([one.plan_us for one in timed])
     head = ("choice", f"time, {unit}", "compared with the leader", "outcome", "rounds", f"plan(), {plan_unit}")  # fmt: skip
     rows = [_choice_row(*one, shape) for one in zip(timed, took, plans, strict=True)]
-    return ShapeRows(_id(shape), shape, taken(shape), head, rows)
+    found = {"id": _id(shape), "shape": shape, "take": taken(shape)}
+    return found | {"head": head, "rows": rows}
 
 
 def _choice_row(one: AdvisedChoice, time: str, plan: str, shape: AdvisedShape) -> tuple[str, ...]:
