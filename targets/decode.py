@@ -199,6 +199,7 @@ _ESTIMATED = "BatchDecodeWithPagedKVCacheWorkEstimationDispatched"
 
 
 _CUDA = "cores == 'cuda'"
+_GROUPED = "kv_heads < qo_heads and backend in ('auto', 'fa2')"
 # plan() took the least chunk, of 128 tokens or a page: the blocks are as many as these
 _LEAST = "lengths == 'even' and batch * kv_heads * ((kv_len + max(128, page_size) - 1) // max(128, page_size)) in kernel_grids"
 
@@ -354,32 +355,22 @@ TARGET = contract.Target(
         apart={"BatchDecodeWithPagedKVCacheKernel": "bdy"},
     ),
     compared=(
-        contract.Choice(
-            "cores",
-            "CUDA cores or tensor cores, one query head per KV head",
-            "cores",
-            "cuda",
-            "tensor",
-            where="kv_heads == qo_heads",
-        ),
-        contract.Choice(  # a backend is one of tensor cores
-            "cores_grouped",
-            "CUDA cores or tensor cores, GQA",
-            "cores",
-            "cuda",
-            "tensor",
-            # both split a single sequence, of many the CUDA cores' plan() alone does
-            where="kv_heads < qo_heads and backend in ('auto', 'fa2') and batch > 1",
-            ignoring=("backend",),
-        ),
-        contract.Choice(
-            "cores_single",
-            "CUDA cores or tensor cores, GQA, one sequence",
-            "cores",
-            "cuda",
-            "tensor",
-            where="kv_heads < qo_heads and backend in ('auto', 'fa2') and batch == 1",
-            ignoring=("backend",),
+        # a backend is one of tensor cores; both split a single sequence, of many the CUDA cores' plan() alone does
+        *(
+            contract.Choice(
+                key,
+                f"CUDA cores or tensor cores, {what}",
+                "cores",
+                "cuda",
+                "tensor",
+                where,
+                ignoring,
+            )
+            for key, what, where, ignoring in (
+                ("cores", "one query head per KV head", "kv_heads == qo_heads", ()),
+                ("cores_grouped", "GQA", f"{_GROUPED} and batch > 1", ("backend",)),
+                ("cores_single", "GQA, one sequence", f"{_GROUPED} and batch == 1", ("backend",)),
+            )
         ),
         contract.Choice("decode_backend", "fa2 or fa3 on tensor cores", "backend", "fa2", "fa3"),
         contract.Choice(
