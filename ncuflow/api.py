@@ -31,7 +31,7 @@ from ncuflow.findings import profiled
 from ncuflow.format import Sheet
 from ncuflow.io import BadInput, printable, sniff_packed, write_text
 from ncuflow.model import Kernel, Row
-from ncuflow.parsers import ncu, show, show_ncu
+from ncuflow.parsers import ncu, show
 from ncuflow.parsers.registry import METRICS
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ class Frames:
     def table(self) -> Sheet:
         """The table that `ncuflow show` prints."""
         if isinstance(self._read, ncu.Report):
-            return show_ncu.show(self._read)[0]
-        return show.show(self._read)[0]
+            return show.of_report(self._read)[0]
+        return show.of_trace(self._read)[0]
 
     def __str__(self) -> str:
         return self.table.text()

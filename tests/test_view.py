@@ -18,7 +18,7 @@ from ncuflow.findings import limiter
 from ncuflow.findings.join import Joined
 from ncuflow.io import BadInput
 from ncuflow.pages.html import view as page
-from ncuflow.parsers import detail, ncu, show, show_ncu
+from ncuflow.parsers import detail, ncu, show
 from ncuflow.parsers.detail import Counter, Detail, SampledInstruction
 from ncuflow.view import (
     files,
@@ -64,7 +64,7 @@ def full() -> Any:
 def same_as_show(path: Path) -> None:
     """Every launch of a view has the values that ``ncuflow show`` prints."""
     (view,) = files.view([path]).reports
-    _, document, _ = show_ncu.show_report(str(path))
+    _, document, _ = show.show_report(str(path))
     launches = {launch.index: launch for kernel in view.kernels for launch in kernel.launches}
     assert view.problems == document["report"]["problems"]
     assert view.devices == document["report"]["devices"]

@@ -33,7 +33,7 @@ from ncuflow.io import BadInput, JsonObject, UsageError
 from ncuflow.model import VERSIONS, Kernel, Measurement, Provenance, Rule, Stall
 from ncuflow.parsers import breakdown, demangled
 from ncuflow.parsers.ncu import FAILED, Report
-from ncuflow.parsers.show_ncu import ROUGH, dims, stall_sum
+from ncuflow.parsers.show import ROUGH, dims, stall_sum
 from ncuflow.parsers.stalls import RATIO, STALL_REASONS
 
 if TYPE_CHECKING:

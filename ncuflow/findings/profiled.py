@@ -16,7 +16,7 @@ from ncuflow.findings import ceilings, columns, join
 from ncuflow.io import sniff_packed
 from ncuflow.model import Kernel, KernelRow, Measurement, Provenance, Row
 from ncuflow.parsers import ncu, ncu_text, show
-from ncuflow.parsers.show_ncu import RECORDED as RECORDED
+from ncuflow.parsers.show import RECORDED as RECORDED
 
 NESTED = ("stalls", "breakdown", "rules", "lines")
 if TYPE_CHECKING:

@@ -38,8 +38,6 @@ from ncuflow.io import (
     sniff_packed,
 )
 from ncuflow.parsers import show as shown
-from ncuflow.parsers import show_ncu
-from ncuflow.parsers.show_ncu import ReportAnswer, TraceAnswer
 from ncuflow.process import die_with_parent, python_environment
 from ncuflow.race import EFFECT
 from ncuflow.step.record import StepAnswer
@@ -229,7 +227,7 @@ def show(
     metrics: Words = [],  # noqa: B006
     folder: Folder = None,
     limit: Limit = None,
-) -> ReportAnswer | TraceAnswer | TraceSteps:
+) -> shown.ReportAnswer | shown.TraceAnswer | TraceSteps:
     """Of a report of ncu or nsys its launches, with the counters whose key (docs/metrics.md) is in metrics or matches a pattern
     there. Of REPORT#INDEX or a point each number that metrics names (column, counter), back to its formula and counter: an
     answer's `trace` has both words."""
@@ -248,8 +246,10 @@ def show(
     for kernel in document.get("kernels", ()):
         counted = kernel["metrics"].items()
         kernel["metrics"] = {k: v for k, v in counted if any(fnmatchcase(k, m) for m in metrics)}
-    found = show_ncu.answer_of(document, source, limit or ROWS)
-    if limit is None and isinstance(found, ReportAnswer):  # of the stalls the largest says enough
+    found = shown.answer_of(document, source, limit or ROWS)
+    if limit is None and isinstance(
+        found, shown.ReportAnswer
+    ):  # of the stalls the largest says enough
         found.columns = {n: one for n, one in found.columns.items() if "stalls." not in n}
         for row in found.kernels:
             row.stalls = {}

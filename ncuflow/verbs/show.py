@@ -11,10 +11,10 @@ import sys
 from typing import Literal
 
 from ncuflow.io import emit, sniff_packed
-from ncuflow.parsers import show, show_ncu
+from ncuflow.parsers import show
 from ncuflow.verbs.options import AS_TEXT, OutFile, Printed, given
 
-ANSWER = show_ncu.ANSWER
+ANSWER = show.ANSWER
 
 
 def command(
@@ -43,7 +43,7 @@ def command(
                 raise show.strange(path, "ncu or nsys", kind, words)
             found.append((named, *show.READERS[kind](path)))
     if printed.json:
-        answers = [show_ncu.answer_of(doc, name, printed.limit) for name, _, doc, _ in found]
+        answers = [show.answer_of(doc, name, printed.limit) for name, _, doc, _ in found]
         printed.tell_all(answers, "", out)
         return
     if format == "table":

@@ -74,7 +74,7 @@ def _comparisons(found: Sequence[tuple[str | Path, str]]) -> Iterator[model.Comp
 def _trace_view(trace: Trace) -> model.TraceView:
     """The view of a trace that was read."""
     ranges = [(row["nvtx"].split("/") if row["nvtx"] else []) for row in trace.timeline]
-    document = show.document(trace, _summary(trace.timeline), [])
+    document = show.trace_document(trace, _summary(trace.timeline), [])
     return model.TraceView(
         file=Path(trace.file).name,
         devices=list(dict.fromkeys(trace.devices.values())),
