@@ -9,18 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ncuflow import io
 from ncuflow.evidence import manifest, points, provenance, scrub
-from ncuflow.io import (
-    JsonObject,
-    digest,
-    dump_json,
-    opened,
-    present,
-    read_json,
-    replacing,
-    scratch,
-    write_json,
-)
 from ncuflow.model import DEEP, PAIRS
 from ncuflow.origin import now
 from ncuflow.parsers import lines, reader, tables
@@ -36,7 +26,7 @@ LARGEST_DICTIONARY = 64 << 20
 SKIPPED = {"logs", "tables", "manifest.json"}
 
 
-def record(evidence: Path, target: Path, name: str, with_modules: bool = False) -> JsonObject:
+def record(evidence: Path, target: Path, name: str, with_modules: bool = False) -> io.JsonObject:
     """Write a recording, return its manifest. Raises CaptureError for what may not be stored.
 
     with_modules: reports of sweeps keep the compiled modules inside them, as deep ones always do.
@@ -58,7 +48,7 @@ def record(evidence: Path, target: Path, name: str, with_modules: bool = False) 
         places = {path: stage / path.relative_to(evidence) for path in files}
         of_each(files, lambda path: store(path, places[path], known, with_modules))
         made = make_manifest(evidence, stage, name)
-        write_json(stage / manifest.FILE, made)
+        io.write_json(stage / manifest.FILE, made)
         verify(stage)
         stage.replace(target)
     return made
@@ -101,7 +91,7 @@ def of_each(files: Iterable[Path], work: Callable[[Path], None]) -> None:
 def check(path: Path, evidence: Path, known: Any) -> None:
     """Refuse a file that holds something private, or a report with embedded source files."""
     shown = path.relative_to(evidence)
-    with opened(path) as plain:
+    with io.opened(path) as plain:
         data = plain.read_bytes()
         secret = find_secret(data, known) or find_path(data)
         if secret:
@@ -123,7 +113,7 @@ def one_batch_per_point(evidence: Path) -> None:
             point, names = shared
             what = f"batches {', '.join(names)} of {target} share the point {point}"
             raise CaptureError(f"{evidence}: {what}; remove the folder of the stale one")
-        paired = any(present(evidence / target / name / "pairs.json") for name in members)
+        paired = any(io.present(evidence / target / name / "pairs.json") for name in members)
         if PAIRS in members and paired:
             what = f"{evidence}: {target}/{PAIRS} is left from an earlier version"
             raise CaptureError(f"{what}, and pairs lie with their batches; remove that folder")
@@ -147,7 +137,7 @@ def store(path: Path, place: Path, known: Any, with_modules: bool) -> None:
     """Copy one file, plain or `.xz`, compressed where that pays; a report with its listing, and smaller where it may be."""
     place = place.with_name(place.name.removesuffix(".xz"))
     place.parent.mkdir(parents=True, exist_ok=True)
-    with opened(path) as plain, scratch() as own:
+    with io.opened(path) as plain, io.scratch() as own:
         if is_report(path) and find_spec("ncu_report"):
             smaller = without_modules(plain, own / place.name)
             bare = smaller.stat().st_size == plain.stat().st_size
@@ -156,7 +146,7 @@ def store(path: Path, place: Path, known: Any, with_modules: bool) -> None:
             if not (with_modules or place.stem == DEEP):
                 plain = smaller
             if made:
-                add_listing(made | {"sha256": digest(plain)}, place, known)
+                add_listing(made | {"sha256": io.digest(plain)}, place, known)
         if is_packed(plain):
             pack(plain, place)
         else:
@@ -184,9 +174,9 @@ def without_modules(plain: Path, smaller: Path) -> Path:
     return smaller
 
 
-def add_listing(made: JsonObject, place: Path, known: Any) -> None:
+def add_listing(made: io.JsonObject, place: Path, known: Any) -> None:
     """Beside a report with samples of instructions, what the disassembler says of these."""
-    text = dump_json(made).encode("utf-8")
+    text = io.dump_json(made).encode("utf-8")
     # What the reader decodes need not stand in the report's bytes.
     secret = find_secret(text, known)
     if secret:
@@ -205,7 +195,7 @@ def is_packed(path: Path) -> bool:
     return path.suffix in PACKED or path.name == "pairs.json" or large
 
 
-def make_manifest(evidence: Path, stage: Path, name: str) -> JsonObject:
+def make_manifest(evidence: Path, stage: Path, name: str) -> io.JsonObject:
     """Provenance, targets → batches → points, the sha256 of each stored file, and a digest of it all."""
     origin = manifest.provenance(evidence)
     made = {
@@ -223,7 +213,7 @@ def batches(evidence: Path) -> dict[str, dict[str, list[str]]]:
     """{target: {batch: [point ids]}} from the points files."""
     found: dict[str, dict[str, list[str]]] = {}
     for path in sorted(evidence.glob("*/*/points.json")):
-        ids = [point["id"] for point in read_json(path)]
+        ids = [point["id"] for point in io.read_json(path)]
         found.setdefault(path.parent.parent.name, {})[path.parent.name] = ids
     return found
 
@@ -246,10 +236,10 @@ def judge(folder: Path) -> str:
     of_each(evidence_files(folder), lambda path: check(path, folder, known))
     one_batch_per_point(folder)
     path = folder / manifest.FILE
-    return measured(folder, read_json(path).get("provenance") or {}, path)
+    return measured(folder, io.read_json(path).get("provenance") or {}, path)
 
 
-def measured(folder: Path, origin: JsonObject, said: Path) -> str:
+def measured(folder: Path, origin: io.JsonObject, said: Path) -> str:
     """What captures are of and came to, in a line; said: the file that their origin is of.
 
     CaptureError without a GPU or a version that the numbers could be of, with others than the captures name, or
@@ -261,7 +251,7 @@ def measured(folder: Path, origin: JsonObject, said: Path) -> str:
     provenance.check_origins(folder)
     status: Counter[str] = Counter()
     for path in folder.glob("*/*/timing.jsonl*"):
-        with opened(path) as plain:
+        with io.opened(path) as plain:
             status.update(str(record.get("status")) for record in points.read_records(plain))
     if not status["ok"]:
         raise CaptureError(f"{folder}: no point has a good result")
@@ -310,19 +300,19 @@ def scrub_recording(folder: Path) -> list[Path]:
     _write(changed)
     if changed:
         place = folder / manifest.FILE
-        content = read_json(place) | {"files": manifest.checksums(folder)}
-        write_json(place, manifest.sealed(content))
+        content = io.read_json(place) | {"files": manifest.checksums(folder)}
+        io.write_json(place, manifest.sealed(content))
     return [path for path in changed if is_report(path)]
 
 
 def _content(path: Path) -> bytes:
-    with opened(path) as plain:
+    with io.opened(path) as plain:
         return plain.read_bytes()
 
 
 def _write(changed: Mapping[Path, bytes]) -> None:
     for place, content in changed.items():
-        with replacing(place) as temporary:
+        with io.replacing(place) as temporary:
             if place.suffix == ".xz":
                 content = lzma.compress(content, filters=_filters(len(content)))
             temporary.write_bytes(content)

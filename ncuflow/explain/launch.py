@@ -11,19 +11,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ncuflow.answer import Tier
-from ncuflow.explain.record import (
-    Busy,
-    Explanation,
-    Headroom,
-    LimitedBy,
-    Lineage,
-    Missing,
-    Number,
-    Stalled,
-    Subject,
-    Suggestion,
-    WaitingLine,
-)
+from ncuflow.explain import record
 from ncuflow.findings import limiter, locate, profiled, waits
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.derivation import LINES
@@ -46,7 +34,7 @@ SAMPLED = "smsp__pcsamp_warps_issue_stalled_*"
 IN_PERCENT = {"share", "uncertainty"}  # of a line; where it was found they are of 1
 TIMES = ("duration_ns", "gpu__time_duration.sum")
 MISSING = {
-    name: Missing(what=what, brought_by=brought_by)
+    name: record.Missing(what=what, brought_by=brought_by)
     for name, what, brought_by in (
         ("limit", "how busy each hardware unit was (the breakdown of Speed of Light)", "--section SpeedOfLight"),
         ("parts", "which pipe of the SM and which memory it is (the breakdown of Speed of Light)", "--section SpeedOfLight"),
@@ -78,13 +66,15 @@ class TraceWords:
         """The words that it takes for a number of this name, as a shell reads them."""
         return shlex.join([self.source, name, *([str(self.folder)] if self.folder else [])])
 
-    def number(self, value: float, unit: str, metric: str, name: str | None) -> Number:
+    def number(self, value: float, unit: str, metric: str, name: str | None) -> record.Number:
         """A number that is there; name: by which it is traced, None where it is not."""
         trace = None if name is None else self.to(name)
-        return Number(value=value, unit=unit, metric=metric, tier=self.tier, trace=trace)
+        return record.Number(value=value, unit=unit, metric=metric, tier=self.tier, trace=trace)
 
 
-def of_report(report: Report, kernel: str | int | None = None, kind: str = "ncu") -> Explanation:
+def of_report(
+    report: Report, kernel: str | int | None = None, kind: str = "ncu"
+) -> record.Explanation:
     """The explanation of one launch of a report that was read with its lines.
 
     kernel: index of the launch, or a pattern of its name; by default as `choose` takes it. Raises BadInput where
@@ -99,7 +89,7 @@ def of_report(report: Report, kernel: str | int | None = None, kind: str = "ncu"
     return found.model_copy(update={"notes": notes})
 
 
-def of_every(report: Report) -> list[tuple[Explanation, float | None]]:
+def of_every(report: Report) -> list[tuple[record.Explanation, float | None]]:
     """Each kernel of a report by its longest launch, those whose launches take the most time first, with what all launches of
     that name take of the time of the report (of 1)."""
     every = profiled.kernels(report)
@@ -177,7 +167,7 @@ def of_kernel(
     alike: Sequence[Kernel],
     ncu_version: str | None,
     kind: str = "ncu",
-) -> Explanation:
+) -> record.Explanation:
     """The explanation of a launch; alike: all launches of its name in its report, itself among them."""
     origin = profiled.provenance(kernel, ncu_version)
     row = profiled.row(kernel, origin)
@@ -185,7 +175,7 @@ def of_kernel(
     at = TraceWords(f"{kernel['report']}#{kernel['kernel']}", row["tier"])
     judged, lines = limited(row, at), waiting_lines(kernel, at)
     bound = headroom(row, at)
-    return Explanation(
+    return record.Explanation(
         subject=subject(kernel, alike, point if point and locate.is_point(point) else None),
         lineage=lineage(PurePath(kernel["report"]).name, kind, origin),
         time=_time(kernel, at),
@@ -199,10 +189,10 @@ def of_kernel(
     )
 
 
-def subject(kernel: Kernel, alike: Sequence[Kernel], point: str | None = None) -> Subject:
+def subject(kernel: Kernel, alike: Sequence[Kernel], point: str | None = None) -> record.Subject:
     """Which launch it is."""
     smem = total((kernel["smem_static_bytes"], kernel["smem_dynamic_bytes"]))
-    return Subject(
+    return record.Subject(
         name=kernel["name"],
         demangled=kernel["demangled"],
         index=kernel["kernel"],
@@ -218,10 +208,10 @@ def subject(kernel: Kernel, alike: Sequence[Kernel], point: str | None = None) -
     )
 
 
-def lineage(file: str, kind: str, origin: Provenance) -> Lineage:
+def lineage(file: str, kind: str, origin: Provenance) -> record.Lineage:
     """Where the numbers come from."""
     known: JsonObject = dict(origin)
-    return Lineage(
+    return record.Lineage(
         file=file,
         kind=cast(Any, kind),
         tier=origin["tier"],
@@ -234,7 +224,7 @@ def lineage(file: str, kind: str, origin: Provenance) -> Lineage:
 
 def number(
     row: Measurement, column: str, at: TraceWords, metric: str | None = None
-) -> Number | None:
+) -> record.Number | None:
     """A column of a measurement as a number; None where it is null. at: what `ncuflow trace` takes before its name."""
     value = row[column]
     if value is None:
@@ -242,42 +232,42 @@ def number(
     return at.number(float(value), BY_NAME[column].unit, metric or column, column)
 
 
-def _time(kernel: Kernel, at: TraceWords) -> Number | None:
+def _time(kernel: Kernel, at: TraceWords) -> record.Number | None:
     (key, metric), ns = TIMES, kernel["duration_ns"]
     return None if ns is None else at.number(ns, "ns", metric, key)
 
 
-def limited(row: Measurement, at: TraceWords) -> LimitedBy | None:
+def limited(row: Measurement, at: TraceWords) -> record.LimitedBy | None:
     """What limits it; None where the counters do not tell."""
     words, kind, nature = limiter.words(row), limiter.kind(row), limiter.nature(row)
     if not (words and kind and nature):
         return None
     units = [
-        Busy(
+        record.Busy(
             name=row[f"{rank}_unit"], label=limiter.label(row[f"{rank}_unit"], counter), share=share
         )
         for rank, counter in (("busiest", row["busiest_counter"]), ("second", None))
         if row[f"{rank}_unit"] and (share := number(row, f"{rank}_pct", at, counter))
     ]
     waits = [
-        Busy(name=name, label=limiter.label(name), share=share)
+        record.Busy(name=name, label=limiter.label(name), share=share)
         for name in limiter.WAITS
         if f"{name}_pct" in BY_NAME and (share := number(row, f"{name}_pct", at))
     ]
     verdict = cast(Literal["bound", "partly", "latency"], row["verdict"])
     waits.sort(key=lambda wait: -wait.share.value)
-    return LimitedBy(
+    return record.LimitedBy(
         words=words, kind=kind, nature=nature, verdict=verdict, units=units, waits=waits
     )
 
 
-def stalled(kernel: Kernel, at: TraceWords) -> list[Stalled]:
+def stalled(kernel: Kernel, at: TraceWords) -> list[record.Stalled]:
     """The stall reasons by share, the largest first; none where not all were counted."""
     known = [s for s in kernel["stalls"] if s["kind"] == "stall" and s["share"]]
     part = waits.mbarrier_part(kernel)
     at_barrier = at.number(100 * part, "%", SAMPLED, LINES) if part else None
     return [
-        Stalled(
+        record.Stalled(
             reason=stall["reason"],
             meaning=waits.meaning(stall["reason"]),
             share=at.number(
@@ -297,13 +287,16 @@ def _counter(stall: Stall) -> str:
 
 def waiting_lines(
     kernel: Kernel, at: TraceWords, index: Any = None, version: str | None = None
-) -> list[WaitingLine]:
+) -> list[record.WaitingLine]:
     """The hottest lines of a launch with samples, the hottest first; index and version as of `hotlines.hottest`."""
     if not kernel.get("lines"):
         return []
     return [
-        WaitingLine(
-            **{name: getattr(line, name) for name in WaitingLine.model_fields.keys() - IN_PERCENT},
+        record.WaitingLine(
+            **{
+                name: getattr(line, name)
+                for name in record.WaitingLine.model_fields.keys() - IN_PERCENT
+            },
             share=at.number(
                 100 * line.share, "%", SAMPLED, f"{line.file}:{line.line}" if line.file else LINES
             ),
@@ -313,7 +306,7 @@ def waiting_lines(
     ]
 
 
-def headroom(row: Measurement, at: TraceWords) -> Headroom | None:
+def headroom(row: Measurement, at: TraceWords) -> record.Headroom | None:
     """What the busiest unit leaves of the time; None where none is known."""
     busiest = number(row, "busiest_pct", at, row["busiest_counter"])
     if busiest is None:
@@ -321,22 +314,24 @@ def headroom(row: Measurement, at: TraceWords) -> Headroom | None:
     most = busiest.model_copy(update={"value": max(0.0, 100 - busiest.value)})
     name = limiter.label(row["busiest_unit"], row["busiest_counter"])
     words = f"what {name}, its busiest unit, leaves for what this launch moves and computes, at its clocks"
-    return Headroom(most=most, words=words)
+    return record.Headroom(most=most, words=words)
 
 
-def advised(kernel: Kernel, at: TraceWords, room: Headroom | None) -> list[Suggestion]:
+def advised(
+    kernel: Kernel, at: TraceWords, room: record.Headroom | None
+) -> list[record.Suggestion]:
     """NVIDIA's own rules that fired, in the order of `stalltree.advice`."""
     most = room.most if room else None
     return [_advised(rule, at, most) for rule in waits.advice(kernel, MOST_ADVICE)]
 
 
-def _advised(rule: Rule, at: TraceWords, room: Number | None) -> Suggestion:
+def _advised(rule: Rule, at: TraceWords, room: record.Number | None) -> record.Suggestion:
     percent, of = rule["speedup_pct"], rule["speedup_type"] or ""
     name = rule["rule"]
     estimate = None if percent is None else at.number(percent, "%", f"rule {name}", name)
     scopes: dict[str, Literal["kernel", "part"]] = {"global": "kernel", "local": "part"}
     known = [bound for bound in (estimate if of == "global" else None, room) if bound]
-    return Suggestion(
+    return record.Suggestion(
         what=rule["message"],
         by=f"NVIDIA's rule {name}",
         estimate=estimate,
@@ -346,8 +341,12 @@ def _advised(rule: Rule, at: TraceWords, room: Number | None) -> Suggestion:
 
 
 def _missing(
-    kernel: Kernel, row: Measurement, stalls: list[Stalled], lines: list[WaitingLine], kind: str
-) -> Iterator[Missing]:
+    kernel: Kernel,
+    row: Measurement,
+    stalls: list[record.Stalled],
+    lines: list[record.WaitingLine],
+    kind: str,
+) -> Iterator[record.Missing]:
     if FAILED in (kernel["problems"] or ""):
         return  # another section would not have helped
     missing = MISSING if kind == "ncu" else MISSING | NOT_PRINTED
@@ -384,13 +383,13 @@ def _notes(kernel: Kernel) -> Iterator[str]:
 
 # --- of a trace ------------------------------------------------------------------------------
 
-COUNTERS = Missing(
+COUNTERS = record.Missing(
     what="what limits it, what its warps wait for and where: a trace has no counters",
     brought_by="ncu --set full -k {} -c 1",
 )
 
 
-def of_trace(trace: Trace, kernel: str | int | None = None) -> Explanation:
+def of_trace(trace: Trace, kernel: str | int | None = None) -> record.Explanation:
     """The explanation of the launch that `launch.choose` takes.
 
     Raises BadInput where the trace has no such kernel.
@@ -400,9 +399,9 @@ def of_trace(trace: Trace, kernel: str | int | None = None) -> Explanation:
         raise BadInput(trace.file, "a trace without kernels")
     chosen, alike = choose(every, kernel, trace.file)
     at = TraceWords(f"{trace.file}#{chosen['kernel']}", profiled.RECORDED)
-    return Explanation(
+    return record.Explanation(
         subject=subject(chosen, alike),
-        lineage=Lineage(
+        lineage=record.Lineage(
             file=PurePath(trace.file).name, kind="nsys", tier=profiled.RECORDED, gpu=chosen["device"], compute_capability=None,
             versions={"nsys": trace.nsys_version} if trace.nsys_version else {}, date=None,
         ),
