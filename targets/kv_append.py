@@ -6,16 +6,8 @@ Nothing is computed: a token's page is looked up in the table, and its bytes are
 import math
 from collections.abc import Iterator
 
+from ncuflow.target import inputs
 from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
-from ncuflow.target.inputs import (
-    ITEMSIZE,
-    TINY,
-    TOLERANCE,
-    around,
-    page_table,
-    tiny,
-    torch_dtype,
-)
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
 from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
@@ -37,7 +29,7 @@ def work(p: Params) -> Work:
     elements = tokens * sum(math.prod(shape) for shape in _shapes(p))
     return Work(
         flops=0,
-        bytes=2 * elements * ITEMSIZE[p["dtype"]] + _looked_up(p),
+        bytes=2 * elements * inputs.ITEMSIZE[p["dtype"]] + _looked_up(p),
         convention="ncuflow: what is appended read and written, batch index and position read",
     )
 
@@ -70,10 +62,10 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     import torch
     from flashinfer.page import append_paged_mla_kv_cache
 
-    inputs = Inputs(TARGET.point_id(p), seed)
-    dtype, tokens = torch_dtype(p["dtype"]), p["batch"] * p["append_len"]
-    new = tuple(inputs.normal(tokens, *shape, dtype=dtype) for shape in _shapes(p))
-    table = page_table(inputs, p["batch"], p["append_len"], p["page_size"])
+    draws = Inputs(TARGET.point_id(p), seed)
+    dtype, tokens = inputs.torch_dtype(p["dtype"]), p["batch"] * p["append_len"]
+    new = tuple(draws.normal(tokens, *shape, dtype=dtype) for shape in _shapes(p))
+    table = inputs.page_table(draws, p["batch"], p["append_len"], p["page_size"])
     pages = (len(table.indices), p["page_size"])
     cache = tuple(torch.zeros(*pages, *t.shape[1:], dtype=dtype, device=t.device) for t in new)
     token = torch.arange(tokens, dtype=torch.int32, device=new[0].device)
@@ -94,11 +86,11 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         run=run,
         output=lambda: tuple(table.gather(half, 0, p["batch"]).flatten(0, 1) for half in cache),
         reference=lambda: tuple(half.float() for half in new),
-        tolerance=TOLERANCE[p["dtype"]],
+        tolerance=inputs.TOLERANCE[p["dtype"]],
         buffers=lambda: cache,
         reset=reset,
         extremes={
-            TINY: lambda: _tiny(new),
+            inputs.TINY: lambda: _tiny(new),
             "infinities": lambda: _infinite(new),
         },
     )
@@ -106,7 +98,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
 
 def _tiny(new: tuple[Tensor, ...]) -> None:
     for half in new:
-        tiny(half[0])
+        inputs.tiny(half[0])
 
 
 def _infinite(new: tuple[Tensor, ...]) -> None:
@@ -155,12 +147,12 @@ TARGET = Target(
         "page_size": 16,
         "dtype": "bf16",
     },
-    choices={"dtype": tuple(ITEMSIZE), "head_dim": (64, 128, 256)},
+    choices={"dtype": tuple(inputs.ITEMSIZE), "head_dim": (64, 128, 256)},
     small={"batch": 1, "append_len": 16},
     id=point_id,
     # one token, around a page, and a block of 1024 threads
     edges=lambda p: [
-        *({"append_len": n} for n in around(p["page_size"])),
+        *({"append_len": n} for n in inputs.around(p["page_size"])),
         {"append_len": 1, "kv_heads": 64},
     ],
     work=work,

@@ -5,18 +5,9 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ncuflow.target import attention, attention_launches, reference, workload
+from ncuflow.target import attention, attention_launches, inputs, reference, workload
 from ncuflow.target.attention import FA3, LENGTHS, lengths, plan_info
 from ncuflow.target.contract import Choice, Opportunity, Option, Target, Work, uneven
-from ncuflow.target.inputs import (
-    FP8,
-    ITEMSIZE,
-    NVFP4,
-    TOLERANCE,
-    gathered,
-    page_table,
-    torch_dtype,
-)
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, Written, capability
 from ncuflow.target.rules import Host, LaunchConfig, Rules
 from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
@@ -65,15 +56,15 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return "the fp16 reduction of q·k needs fp16 inputs"
     if p["window"] and (p["cached"] or not p["causal"]):
         return "a window is measured under a causal mask, without cached tokens"
-    if p["kv"] == NVFP4 and p["layout"] == "ragged":
+    if p["kv"] == inputs.NVFP4 and p["layout"] == "ragged":
         return "a KV cache of NVFP4 is measured in pages"
     return _no_fp8(p, gpu) or attention.no_nvfp4(p) or attention.length_refusal(p)
 
 
 def _no_fp8(p: Params, gpu: GpuFacts) -> str | None:
     """Why 8 bits cannot be had in these places; None if they can, or are not asked for."""
-    if p["dtype"] != FP8:
-        return attention.FA3_FP8 if p["kv"] == FP8 and p["backend"] == "fa3" else None
+    if p["dtype"] != inputs.FP8:
+        return attention.FA3_FP8 if p["kv"] == inputs.FP8 and p["backend"] == "fa3" else None
     if p["backend"] == "fa2" or capability(gpu) != (9, 0):
         return "queries of fp8 need fa3, and that compute capability 9.0"
     return "fa3 has no soft cap on the logits of fp8" if p["soft_cap"] else None
@@ -109,7 +100,7 @@ def kv_lengths(p: Params) -> list[int]:
 
 def _itemsizes(p: Params) -> tuple[int, int]:
     """Bytes of an element of the query and of the output."""
-    return (1, 2) if p["dtype"] == FP8 else (ITEMSIZE[p["dtype"]],) * 2
+    return (1, 2) if p["dtype"] == inputs.FP8 else (inputs.ITEMSIZE[p["dtype"]],) * 2
 
 
 def _pairs(rows: int, window: int) -> int:
@@ -128,15 +119,15 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     import flashinfer
     import torch
 
-    inputs = Inputs(TARGET.point_id(p), seed)
-    dtype = torch_dtype(p["dtype"])
+    draws = Inputs(TARGET.point_id(p), seed)
+    dtype = inputs.torch_dtype(p["dtype"])
     rows = sum(lengths(p, "seq_len"))
-    q = inputs.normal(rows, p["qo_heads"], p["head_dim"], dtype=dtype)
+    q = draws.normal(rows, p["qo_heads"], p["head_dim"], dtype=dtype)
     out = torch.empty(q.shape, dtype=attention.out_dtype(p), device=q.device)
     paged, found = p["layout"] == "paged", kv_lengths(p)
-    table = page_table(inputs, p["batch"], found, p["page_size"]) if paged else None
+    table = inputs.page_table(draws, p["batch"], found, p["page_size"]) if paged else None
     pages = (len(table.indices), p["page_size"]) if table else (sum(found),)
-    k, v = (attention.cache(p, inputs, *pages, p["kv_heads"], p["head_dim"]) for _ in range(2))
+    k, v = (attention.cache(p, draws, *pages, p["kv_heads"], p["head_dim"]) for _ in range(2))
     indptr, kv_indptr = (_indptr(each, q.device) for each in (lengths(p, "seq_len"), found))
     where = table.planned if table else (kv_indptr,)
     kind = f"BatchPrefillWith{'Paged' if paged else 'Ragged'}KVCacheWrapper"
@@ -161,7 +152,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         run=lambda: wrapper.run(*given, out=out, **factors),
         output=lambda: (out[torch.cat(chosen)],),
         reference=lambda: (_reference(p, q, chosen, keys_values),),
-        tolerance=FP8_TOLERANCE if p["dtype"] == FP8 else TOLERANCE[p["dtype"]],
+        tolerance=FP8_TOLERANCE if p["dtype"] == inputs.FP8 else inputs.TOLERANCE[p["dtype"]],
         buffers=lambda: (out,),
         plan=plan,
         info=plan_info(wrapper),
@@ -172,7 +163,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
 def _settings(p: Params, q: Tensor) -> dict[str, Any]:
     """Keyword arguments of plan(): dtypes, and what differs from its defaults."""
     found = {"causal": p["causal"], "q_data_type": q.dtype, "kv_data_type": attention.kv_dtype(p)}
-    if p["dtype"] == FP8:
+    if p["dtype"] == inputs.FP8:
         found["o_data_type"] = attention.out_dtype(p)
     if p["qk"] == "f16":
         found["use_fp16_qk_reduction"] = True
@@ -192,7 +183,7 @@ def _scales(p: Params, q: Tensor) -> tuple[Tensor, ...]:
     """What run() takes for fp8 queries: the scale of each head of q, k and v."""
     import torch
 
-    if p["dtype"] != FP8:
+    if p["dtype"] != inputs.FP8:
         return ()
     heads = (p["qo_heads"], p["kv_heads"], p["kv_heads"])
     return tuple(torch.ones(n, dtype=torch.float32, device=q.device) for n in heads)
@@ -228,7 +219,7 @@ def _reference(p: Params, q: Tensor, chosen: list[Tensor], keys_values: Any) -> 
         position = rows - rows[0] + p["cached"]
         visible = position + 1 if p["causal"] else torch.full_like(position, len(k))
         parts.append(
-            reference.attention(gathered(q, rows), k, v, visible, p["soft_cap"], p["window"])
+            reference.attention(inputs.gathered(q, rows), k, v, visible, p["soft_cap"], p["window"])
         )
     return torch.cat(parts)
 
@@ -243,7 +234,7 @@ def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
             p, host, lengths(p, "seq_len"), kv_lengths(p)
         )
         return
-    dim, item = p["head_dim"], ITEMSIZE[p["dtype"]]
+    dim, item = p["head_dim"], inputs.ITEMSIZE[p["dtype"]]
     keys = 96 if p["layout"] == "paged" else 128 if p["causal"] else 192
     shared = (128 + 2 * 2 * keys) * dim * item + BARRIERS
     note = f"query tile 128, KV tile {keys}"
@@ -316,7 +307,10 @@ TARGET = Target(
         "kv_heads": 32,
         "head_dim": 128,
         "page_size": 16,  # paged only
-        "dtype": (*ITEMSIZE, FP8),  # fp8: queries, keys and values of 8 bits, the output of 16
+        "dtype": (
+            *inputs.ITEMSIZE,
+            inputs.FP8,
+        ),  # fp8: queries, keys and values of 8 bits, the output of 16
         "backend": ("fa2", "fa3", "auto", *attention.APART),  # auto: FlashInfer's choice
         "causal": (True, False),
         "split": ("auto", "off", 8, 16, 32),  # of the KV: as plan() chooses, or chunks of pages
@@ -450,8 +444,10 @@ TARGET = Target(
         ),
         Choice("qk", "q·k summed in float32 or float16", "qk", "f32", "f16"),
         attention.soft_cap("soft_cap"),
-        Choice("prefill_fp8", "Queries, keys and values of 16 bits or of 8", "dtype", "f16", FP8),
-        Choice("prefill_kv", "KV of 16 bits or of 8 under queries of 16", "kv", "same", FP8),
+        Choice(
+            "prefill_fp8", "Queries, keys and values of 16 bits or of 8", "dtype", "f16", inputs.FP8
+        ),
+        Choice("prefill_kv", "KV of 16 bits or of 8 under queries of 16", "kv", "same", inputs.FP8),
         attention.window("prefill_window"),
     ),
     options=(

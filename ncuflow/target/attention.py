@@ -8,23 +8,17 @@ from functools import partial
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
-from ncuflow.target import reference
+from ncuflow.target import inputs, reference
 from ncuflow.target.contract import Choice, StepPart, Work
-from ncuflow.target.inputs import (
-    BLOCK_ELEMENTS,
-    FP8,
-    ITEMSIZE,
-    NVFP4,
-    PageTable,
-    around,
-    fours,
-    torch_dtype,
-)
 from ncuflow.target.launch import GpuFacts, Inputs, Params, Tensor, Written
 from ncuflow.target.source import Backend, Declaration, Symbol, no_backend
 from ncuflow.target.workload import RefusedError, element
 
-KV = ("same", FP8, NVFP4)  # what a KV cache holds: elements of the queries' type, of 8 or of 4 bits
+KV = (
+    "same",
+    inputs.FP8,
+    inputs.NVFP4,
+)  # what a KV cache holds: elements of the queries' type, of 8 or of 4 bits
 WORKSPACE_BYTES = 128 << 20  # of a wrapper
 SOFT_CAPS, WINDOWS = (0, 30), (0, 1024, 4096)
 # By the backend (``Target.stops_tracing``): of fa3's prefill kernels nsys 2023.4 records none, and none of what follows them.
@@ -83,9 +77,9 @@ def decode_wrapper(q: Tensor) -> Any:
     return flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace(q), "NHD", use_tensor_cores=True)
 
 
-def decode_plan(p: Params, wrapper: Any, table: PageTable) -> Callable[[], None]:
+def decode_plan(p: Params, wrapper: Any, table: inputs.PageTable) -> Callable[[], None]:
     """plan() of decodes, which POD's wrapper and that of decode take alike."""
-    dtype = torch_dtype(p["dtype"])
+    dtype = inputs.torch_dtype(p["dtype"])
 
     def plan() -> None:
         wrapper.plan(*table.planned, *sizes(p), q_data_type=dtype, kv_data_type=dtype)
@@ -107,7 +101,7 @@ def window(key: str) -> Choice:
 
 def counted(p: Params, what: str) -> str:
     """How the work of a point is counted beside the usual; what: is counted of a window."""
-    scales = ", with the scales of NVFP4" if p["kv"] == NVFP4 else ""
+    scales = ", with the scales of NVFP4" if p["kv"] == inputs.NVFP4 else ""
     return scales + (f", {what} within the window alone" if p["window"] else "")
 
 
@@ -120,7 +114,7 @@ def ungrouped(p: Params) -> str | None:
 
 def marks(p: Params) -> tuple[str, str, str]:
     """What an id says of the cache, the soft cap and the window of a point, nothing of the usual ones."""
-    kv = {FP8: "_kv8", NVFP4: "_kv4"}.get(p["kv"], "")
+    kv = {inputs.FP8: "_kv8", inputs.NVFP4: "_kv4"}.get(p["kv"], "")
     cap, window = p["soft_cap"], p["window"]
     return kv, f"_cap{cap}" if cap else "", f"_win{window}" if window else ""
 
@@ -132,7 +126,7 @@ def refusal(p: Params, gpu: GpuFacts, backends: tuple[Backend, ...]) -> str | No
         return why
     if name not in APART:
         return None
-    if p["kv"] != "same" or p["dtype"] == FP8 or p["soft_cap"] or p["window"]:
+    if p["kv"] != "same" or p["dtype"] == inputs.FP8 or p["soft_cap"] or p["window"]:
         return f"{name} is measured without a soft cap, a window and values of 8 or 4 bits"
     paged = p.get("layout", "paged") == "paged"
     if paged and p["page_size"] not in PAGES:
@@ -157,7 +151,7 @@ def modules(p: Params) -> list[Any]:
 
 def module_arguments(p: Params) -> tuple[Any, ...]:
     """What FlashInfer's generator and cached getter of a prefill module take."""
-    mixed = p["kv"] != "same" and p["dtype"] != FP8  # which "auto" leaves to fa2
+    mixed = p["kv"] != "same" and p["dtype"] != inputs.FP8  # which "auto" leaves to fa2
     backend = "fa2" if mixed and p["backend"] == "auto" else resolved(p["backend"])
     return (backend, *arguments(p), p["qk"] == "f16")
 
@@ -176,7 +170,7 @@ def resolved(backend: str) -> str:
 def resolves(p: Params, capability: str) -> Params:
     """What FlashInfer makes of the backend "auto" of a prefill: fa3 on compute capability 9.0, but for keys and values of 8 bits
     under other queries and for sums in float16."""
-    mixed = p.get("kv", "same") != "same" and p["dtype"] != FP8
+    mixed = p.get("kv", "same") != "same" and p["dtype"] != inputs.FP8
     plain = not mixed and p.get("qk", "f32") == "f32"
     return {"backend": "fa3" if capability == "9.0" and plain else "fa2"}
 
@@ -185,7 +179,7 @@ def arguments(p: Params) -> tuple[Any, ...]:
     """dtypes of q, kv, o and indices, head dims, position encoding, window, soft cap."""
     import torch
 
-    dtypes = (torch_dtype(p["dtype"]), kv_dtype(p), out_dtype(p))
+    dtypes = (inputs.torch_dtype(p["dtype"]), kv_dtype(p), out_dtype(p))
     dims = (p["head_dim"], p["head_dim"])
     return (*dtypes, torch.int32, *dims, 0, bool(p["window"]), bool(p["soft_cap"]))
 
@@ -194,16 +188,16 @@ def kv_dtype(p: Params) -> Any:
     """torch's type of the cache, which "same" has of the queries; of NVFP4 that of its bytes."""
     import torch
 
-    if p["kv"] == NVFP4:
+    if p["kv"] == inputs.NVFP4:
         return torch.uint8
-    return torch_dtype(p["dtype"] if p["kv"] == "same" else p["kv"])
+    return inputs.torch_dtype(p["dtype"] if p["kv"] == "same" else p["kv"])
 
 
 def kv_bytes(p: Params) -> float:
     """Bytes of an element of the cache, with its part of a scale."""
-    if p["kv"] == NVFP4:
-        return 0.5 + 1 / BLOCK_ELEMENTS[NVFP4]
-    return 1 if FP8 in (p["kv"], p["dtype"]) else ITEMSIZE[p["dtype"]]
+    if p["kv"] == inputs.NVFP4:
+        return 0.5 + 1 / inputs.BLOCK_ELEMENTS[inputs.NVFP4]
+    return 1 if inputs.FP8 in (p["kv"], p["dtype"]) else inputs.ITEMSIZE[p["dtype"]]
 
 
 class Cache(NamedTuple):
@@ -214,18 +208,18 @@ class Cache(NamedTuple):
     scales: Tensor | None = None
 
 
-def cache(p: Params, inputs: Inputs, *shape: int) -> Cache:
+def cache(p: Params, draws: Inputs, *shape: int) -> Cache:
     """Normal keys or values of a shape that ends with the head dimension.
 
     Those of NVFP4 are quantised here, with no scale but that of each block: 16 bits hold what they stand for exactly.
     """
     import torch
 
-    if p["kv"] != NVFP4:
-        held = inputs.normal(*shape, dtype=kv_dtype(p))
+    if p["kv"] != inputs.NVFP4:
+        held = draws.normal(*shape, dtype=kv_dtype(p))
         return Cache(held, held)
-    found = fours(inputs.normal(*shape, dtype=torch.float32))
-    return Cache(found.elements, found.values.to(torch_dtype(p["dtype"])), found.scales)
+    found = inputs.fours(draws.normal(*shape, dtype=torch.float32))
+    return Cache(found.elements, found.values.to(inputs.torch_dtype(p["dtype"])), found.scales)
 
 
 FAR = 1024.0  # of a query; a product with `far` is beyond 50 000, scaled and of base 2: what kernels took for infinite
@@ -261,7 +255,7 @@ LARGE = 2**31  # elements of a cache
 
 
 def far_pages(
-    caches: Sequence[Tensor], table: PageTable, plan: Callable[[], None]
+    caches: Sequence[Tensor], table: inputs.PageTable, plan: Callable[[], None]
 ) -> dict[str, Callable[[], None]]:
     """The pages in use behind element 2^31 of a cache, as in a server's large one: an offset of 32 bits is too small. Nothing
     where this GPU has no room for it, or is none."""
@@ -284,7 +278,7 @@ def far_pages(
 
 
 def extremes(
-    p: Params, q: Tensor, k: Cache, v: Cache, table: PageTable | None
+    p: Params, q: Tensor, k: Cache, v: Cache, table: inputs.PageTable | None
 ) -> dict[str, Callable[[], None]]:
     """Inputs of attention at which kernels go wrong (``Launch.extremes``), over pages more than of contiguous keys; none of a
     cache whose elements hold no infinity. Of the two tokens that are changed every query sees the one of the value."""
@@ -323,7 +317,7 @@ def extremes(
 
 def values_bytes(p: Params, work: Callable[[Params], Work]) -> int:
     """Bytes that what a cache stands for takes beside it, for the reference."""
-    return work({**p, "kv": "same"}).bytes if p["kv"] == NVFP4 else 0
+    return work({**p, "kv": "same"}).bytes if p["kv"] == inputs.NVFP4 else 0
 
 
 def scale_factors(k: Cache, v: Cache) -> dict[str, Any]:
@@ -333,11 +327,11 @@ def scale_factors(k: Cache, v: Cache) -> dict[str, Any]:
 
 def no_nvfp4(p: Params) -> str | None:
     """Why a KV cache of NVFP4 cannot be had in this place; None if it can, or is not asked for."""
-    if p["kv"] != NVFP4:
+    if p["kv"] != inputs.NVFP4:
         return None
     if p.get("cores") == "cuda":
         return "a KV cache of NVFP4 is read on tensor cores alone"
-    if p["dtype"] == FP8:
+    if p["dtype"] == inputs.FP8:
         return "a KV cache of NVFP4 is measured under queries of 16 bits"
     if p["backend"] == "fa3":
         return "fa3 takes no KV cache of NVFP4"
@@ -369,7 +363,7 @@ def decoded(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    table: PageTable,
+    table: inputs.PageTable,
     soft_cap: float = 0.0,
     window: int = 0,
     sums: bool = False,
@@ -392,7 +386,7 @@ def decoded(
 
 def out_dtype(p: Params) -> Any:
     """fp8 queries have an output of 16 bits."""
-    return torch_dtype("f16" if p["dtype"] == FP8 else p["dtype"])
+    return inputs.torch_dtype("f16" if p["dtype"] == inputs.FP8 else p["dtype"])
 
 
 def masking(p: Params) -> dict[str, Any]:
@@ -404,7 +398,7 @@ def masking(p: Params) -> dict[str, Any]:
 def part(p: Params, phase: str, tokens: int) -> StepPart | None:
     """Attention of a step; None under a window, a soft cap, cached tokens, uneven lengths or values of 8 bits, which steps
     do not mix."""
-    plain = p["lengths"] == "even" and p["kv"] == "same" and p["dtype"] != FP8
+    plain = p["lengths"] == "even" and p["kv"] == "same" and p["dtype"] != inputs.FP8
     if not plain or p["window"] or p["soft_cap"] or p.get("cached"):
         return None
     heads = (p["qo_heads"], p["kv_heads"], p["head_dim"])
@@ -501,7 +495,7 @@ def edges(p: Params, mean: str, kv_heads: int) -> list[Params]:
 def length_edges(p: Params, mean: str) -> list[Params]:
     """Lengths at which a kernel goes wrong, in place of a point's: one token, just below, at and above a page, all of
     these in one batch, sequences without a token between and behind others, and an uneven one."""
-    page, found = p["page_size"], around(p["page_size"])
+    page, found = p["page_size"], inputs.around(p["page_size"])
     each = [{mean: length, "lengths": "even"} for length in found]
     mixed = "_".join(f"1x{length}" for length in found)
     return [
