@@ -16,13 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogFormatter, NullLoc
 from ncuflow.compare import records
 from ncuflow.format import plain
 from ncuflow.io import write_text
-from ncuflow.pages.markdown.comparison import (
-    MOST_CHANGED,
-    by_change,
-    figure_name,
-    over_sides,
-    series_figure,
-)
+from ncuflow.pages.markdown import comparison as page
 from ncuflow.pages.markdown.figures import STYLE, svg
 
 COLOURS = {
@@ -79,7 +73,7 @@ def _threshold(axes: Any, limit: float) -> None:
 
 def most_changed(found: records.Comparison) -> list[records.PointChange]:
     """Points of the figure: what changed first, then the largest of the rest."""
-    return by_change(found)[:MOST_POINTS]
+    return page.by_change(found)[:MOST_POINTS]
 
 
 def label(point: records.PointChange) -> str:
@@ -156,14 +150,14 @@ def _range(point: records.PointChange, moved: list[tuple[str, float]]) -> tuple[
 
 def over_versions(found: Sequence[records.Comparison], target: str) -> Figure:
     """Times of a target's points over all sides, each of its first; those that changed in some step are named."""
-    sides = [found[0].base, *(comparison.head for comparison in found)]
-    every = [point for comparison in found for point in comparison.points]
+    sides = [found[0].base, *(one.head for one in found)]
+    every = [point for one in found for point in one.points]
     changed = {p.id for p in every if "cold_us" in p.metrics and p.metrics["cold_us"].changed}
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     axes = figure.add_subplot()
     axes.axhline(100, color="#888888", lw=0.8)
     moved = 0
-    for name, times in over_sides(found).items():
+    for name, times in page.over_sides(found).items():
         first = next((time for time in times if time), None)
         if name.split("/")[0] != target or first is None:
             continue
@@ -207,8 +201,8 @@ def draw(found: records.Comparison, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if found.points:
         save(paired(found), folder / "compare.svg", (found.base, found.head))
-    for point in found.changed[:MOST_CHANGED]:
-        name = figure_name(point)
+    for point in found.changed[: page.MOST_CHANGED]:
+        name = page.figure_name(point)
         if name:
             save(waterfall(point), folder / name, (found.base, found.head))
 
@@ -216,9 +210,9 @@ def draw(found: records.Comparison, folder: Path) -> None:
 def draw_series(found: Sequence[records.Comparison], folder: Path) -> None:
     """A chart for each kernel target that comparisons which follow one another hold."""
     folder.mkdir(parents=True, exist_ok=True)
-    sides = [found[0].base, *(comparison.head for comparison in found)]
-    for target in sorted({name.split("/")[0] for name in over_sides(found)}):
-        save(over_versions(found, target), folder / series_figure(target), sides)
+    sides = [found[0].base, *(one.head for one in found)]
+    for target in sorted({name.split("/")[0] for name in page.over_sides(found)}):
+        save(over_versions(found, target), folder / page.series_figure(target), sides)
 
 
 def command(*, comparison: list[Path], out_dir: Path) -> None:
