@@ -10,21 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from ncuflow.target import reference
+from ncuflow.target import reference, source
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.inputs import FP8, TOLERANCE, scaled
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor
 from ncuflow.target.rules import Rules
-from ncuflow.target.source import (
-    Backend,
-    Build,
-    Declaration,
-    Jit,
-    Source,
-    Symbol,
-    no_backend,
-    rival,
-)
 from ncuflow.target.workload import OPEN, Block, EngineCall, RefusedError, Workload, element
 
 BLOCK = 128  # elements of a row, and rows of a weight, that share a scale in fp8
@@ -41,31 +31,35 @@ _TUNED = ("cutlass", "cute-dsl")  # of which FlashInfer's tuner chooses tactics
 class Engine(NamedTuple):
     """Who computes the layer, and the types of weights that it takes."""
 
-    backend: Backend
+    backend: source.Backend
     dtypes: tuple[str, ...]
 
 
 ENGINES = {
     one.backend.name: one
     for one in (
-        Engine(Backend("cutlass", ("8.9", "9.0", "10.0", "10.3", "12.0", "12.1")), _BOTH),
+        Engine(source.Backend("cutlass", ("8.9", "9.0", "10.0", "10.3", "12.0", "12.1")), _BOTH),
         Engine(
-            Backend(
-                "mono", ("9.0",), Declaration("_check_mono_moe_supported", "fused_moe/monomoe.py")
+            source.Backend(
+                "mono",
+                ("9.0",),
+                source.Declaration("_check_mono_moe_supported", "fused_moe/monomoe.py"),
             ),
             (FP8,),
         ),
         Engine(
-            Backend(
+            source.Backend(
                 "cute-dsl",
                 ("9.0",),
-                Declaration("cute_dsl_fused_moe_bf16", "fused_moe/cute_dsl/sm90_fused_moe.py"),
+                source.Declaration(
+                    "cute_dsl_fused_moe_bf16", "fused_moe/cute_dsl/sm90_fused_moe.py"
+                ),
                 downloaded=True,  # headers of its sort
             ),
             _BF16,
         ),
-        Engine(Backend("trtllm-gen", ("10.0", "10.3"), downloaded=True), (FP8,)),
-        Engine(Backend(TORCH, ("9.0", "10.x"), rival=("torch", "nvidia-cublas")), _BF16),
+        Engine(source.Backend("trtllm-gen", ("10.0", "10.3"), downloaded=True), (FP8,)),
+        Engine(source.Backend(TORCH, ("9.0", "10.x"), rival=("torch", "nvidia-cublas")), _BF16),
     )
 }
 
@@ -92,7 +86,7 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return f"mono_moe takes at most {MONO_TOKENS} tokens"
     if p["tactics"] == "tuned" and name not in _TUNED:
         return f"of {name} the tuner chooses nothing here"
-    refused = no_backend([engine.backend], name, gpu)
+    refused = source.no_backend([engine.backend], name, gpu)
     if refused is None and name == "cutlass" and p["dtype"] == FP8:
         its = str(gpu["compute_capability"])
         return (
@@ -205,7 +199,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         tolerance=ROUNDED_INSIDE if p["dtype"] == FP8 else TOLERANCE["bf16"],
         buffers=lambda: (last[0],),
         allocates=p["backend"] == TORCH,
-        info=info | rival(TARGET.backends, p),
+        info=info | source.rival(TARGET.backends, p),
     )
 
 
@@ -465,17 +459,17 @@ TARGET = Target(
     ),
     rules=Rules(whole=True),
     prepare=prepare,
-    build=Build(
+    build=source.Build(
         generate=modules,
         jit=(
-            Jit(
+            source.Jit(
                 "mono_moe",
                 "flashinfer.fused_moe.monomoe:_get_monomoe_module",
                 params={**MONO, "backend": "mono", "dtype": FP8, "tokens": MONO_TOKENS, "top_k": 8},
             ),
         ),
     ),
-    source=Source(
+    source=source.Source(
         api={
             "python": "flashinfer.fused_moe.core.cutlass_fused_moe",
             "python_mono": "flashinfer.fused_moe.monomoe.mono_moe",
@@ -485,10 +479,10 @@ TARGET = Target(
             "binding": "csrc/fused_moe/cutlass_backend/flashinfer_cutlass_fused_moe_binding.cu",
         },
         kernels=(  # CUTLASS's products are device_kernel
-            Symbol("expandInputRowsKernel", ""),
-            Symbol("doGatedActivationKernel", ""),
-            Symbol("finalizeMoeRoutingKernel", ""),
-            Symbol("moe_kernel_topk", ""),
+            source.Symbol("expandInputRowsKernel", ""),
+            source.Symbol("doGatedActivationKernel", ""),
+            source.Symbol("finalizeMoeRoutingKernel", ""),
+            source.Symbol("moe_kernel_topk", ""),
         ),
         files={
             "expandInputRowsKernel": "data/csrc/fused_moe/cutlass_backend/cutlass_fused_moe_kernels.cuh",
@@ -513,7 +507,7 @@ TARGET = Target(
             shown="DRAM is busy {sol_dram_pct} of the time, the tensor pipe {tensor_pipe_elapsed_pct}: of {bytes_analytic} "
             "the weights are most",
             where="dtype == 'bf16' and sol_dram_pct > 50",
-            symbol=Symbol("cutlass_fused_moe", "fused_moe/core.py"),
+            symbol=source.Symbol("cutlass_fused_moe", "fused_moe/core.py"),
             change="`use_deepseek_fp8_block_scale=True`, at the price of precision",
             choice="moe_fp8",
         ),
