@@ -5,8 +5,6 @@ of the call once all have come; every rank's output is held against the sum in f
 part on each rank and send the sums round.
 """
 
-from __future__ import annotations
-
 import ctypes
 import weakref
 from collections.abc import Callable

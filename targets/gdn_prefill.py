@@ -4,8 +4,6 @@ Each head keeps a matrix from keys to values. A token decays it by its gate, rep
 holds for the token's key by its value, as far as its update gate says, and reads it with its query.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from typing import Any
