@@ -84,7 +84,7 @@ class Recorder(ModuleType):
         return Recorder(f"{self._name}[{', '.join(map(repr, others))}]", self._log)
 
     __getitem__ = __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = __truediv__ = _with
-    __floordiv__ = __mod__ = __neg__ = __or__ = __and__ = __pow__ = __rpow__ = _with
+    __floordiv__ = __rfloordiv__ = __mod__ = __neg__ = __or__ = __and__ = __pow__ = __rpow__ = _with
     __lt__ = __gt__ = __ge__ = _with
     __enter__ = _with
 
