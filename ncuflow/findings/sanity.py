@@ -228,7 +228,10 @@ def _quartiles(row: Measurement) -> Iterator[ImpossibleNumber]:
 def _series(entry: Mapping[str, Any]) -> Iterator[ImpossibleNumber]:
     """Each sample of a time is one."""
     for name, column in SERIES.items():
-        kept = [entry["samples"].get(name), *(entry["runs"].get(name) or ())]
+        kept = [
+            (entry.get("samples") or {}).get(name),
+            *((entry.get("runs") or {}).get(name) or ()),
+        ]
         samples = [sample for series in kept for sample in series or ()]
         for worst in [s for s in samples if s is not None and not 0 < s <= MOST["µs"]][:1]:
             cause = "nothing ran between the two time stamps, or they are swapped"
