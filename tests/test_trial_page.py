@@ -161,6 +161,9 @@ def test_try_writes_it_and_leaves_standard_output_to_the_record(tmp_path, monkey
         yield from every()
 
     monkeypatch.setattr("ncuflow.experiments.trial.tried", tried)
+    monkeypatch.chdir(tmp_path)
+    for name in ("x.patch", "y.patch", "z.patch"):
+        Path(name).touch()
     out, record = tmp_path / "try.html", tmp_path / "try.json"
     given = ["try", "x.patch", "y.patch", "--target", "decode", "--html", str(out)]
     assert dispatch([*given, "--json", str(record), "z.patch"]) == EXIT[every()[0].outcome]
@@ -175,7 +178,9 @@ def test_what_was_tried_is_shown_again(tmp_path: Path, capsys: pytest.CaptureFix
     record = str(write(tmp_path, every()))
     assert dispatch(["try", "--from", record]) == 0
     assert capsys.readouterr().out.endswith(ranking(every()))
-    for more in (["x.patch"], ["--target", "decode"], ["--json"]):
+    assert dispatch(["try", "--from", record, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["trials"]) == len(every())
+    for more in (["x.patch"], ["--target", "decode"], ["--json", "other.json"]):
         assert "--from is of what was tried" in ncuflow("try", *more, "--from", record).stderr
 
 

@@ -21,7 +21,7 @@ from ncuflow.compare import decomposition
 from ncuflow.compare.records import Cause, ChangeTerm, Fact, Value
 from ncuflow.findings import kernelname, limiter
 from ncuflow.findings.join import idle_us
-from ncuflow.format import with_unit
+from ncuflow.format import number, with_unit
 from ncuflow.model import Kernel, Row
 from ncuflow.parquet import read_columns
 
@@ -312,9 +312,17 @@ def _clocks(base: Kernel, head: Kernel, cycles: str) -> str:
 
 def same_work(base: Kernel, head: Kernel) -> bool:
     """Whether two launches executed about as many instructions on about as many blocks, as far as is known."""
-    executed = [kernel["metrics"].get("inst_executed") for kernel in (base, head)]
-    blocks = [kernel.get("grid_size") for kernel in (base, head)]
-    return all(not (a and b) or max(a, b) < OTHER_WORK * min(a, b) for a, b in (executed, blocks))
+    times = _times(base, head).values()
+    return all(1 / OTHER_WORK < many < OTHER_WORK for many in times)
+
+
+def _times(base: Kernel, head: Kernel) -> dict[str, float]:
+    """How many times the blocks and the instructions of the first launch the other has, where both are known."""
+    counts = {
+        "blocks": [kernel.get("grid_size") for kernel in (base, head)],
+        "instructions": [kernel["metrics"].get("inst_executed") for kernel in (base, head)],
+    }
+    return {what: after / before for what, (before, after) in counts.items() if before and after}
 
 
 def _kind(
@@ -355,14 +363,17 @@ _WHAT = {
     "execution": "{name}: same registers and launch, other execution",
     "kernel_replaced": "another kernel",
     "gpu": "{name}: the same registers and launch on another GPU; what limits it",
-    "other_work": "{name}: four times the blocks or instructions on one side",
+    "other_work": "{name}: {times}",
 }
 
 
 def _headline(
     kind: str, base: Kernel, head: Kernel, facts: Sequence[Fact], parts: Sequence[ChangeTerm]
 ) -> tuple[str, Value, Value]:
-    what = _WHAT[kind].format(name=head["name"])
+    times = ", ".join(
+        f"{number(many, 2)} × the {what}" for what, many in _times(base, head).items()
+    )
+    what = _WHAT[kind].format(name=head["name"], times=times)
     if kind == "kernel_replaced":
         return what, base["name"], head["name"]
     if kind == "clock":
