@@ -11,6 +11,7 @@ from results_data import PROVENANCE, entry, launched
 
 from ncuflow.findings.choices import Effect
 from ncuflow.findings.jit import summary
+from ncuflow.model import Results
 from ncuflow.pages.context.section import Findings
 from ncuflow.pages.markdown import guide, guide_kernels
 from ncuflow.pages.markdown.pages import render
@@ -74,7 +75,8 @@ def deep(target, name):
 
 
 def results(points, deep=()):
-    return results_data.results(*points, tier="C") | {"deep": [*deep]}
+    found = results_data.results(*points, tier="C") | {"deep": [*deep]}
+    return results_data.completed(found, Results)
 
 
 DECODE = {
