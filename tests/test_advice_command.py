@@ -48,7 +48,7 @@ def test_the_fastest_that_is_right_is_advised_at_every_shape(raced):
         assert shape.regret is not None and shape.regret.low < 1.5 < shape.regret.high
         chosen: Any = shape.choice(shape.advised)
         assert chosen.asked == {"wrapper": {"how": "fast"}} and chosen.departs == 1
-    assert re.search(r"how=fast +40 ", said) and "its time, µs" in said and "2.50 times" in said
+    assert re.search(r"how=fast +40.0 ", said) and "its time, µs" in said and "2.50 times" in said
 
 
 def test_a_choice_that_fails_costs_itself_alone_and_says_why(raced):

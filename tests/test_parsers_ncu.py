@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
 from ncuflow.parquet import build
-from ncuflow.parsers import lines, ncu, reader
+from ncuflow.parsers import lines, ncu, reader, registry
 from ncuflow.parsers.chips import CHIPS, chip_of
 from ncuflow.parsers.registry import METRICS, PEAK
 from ncuflow.parsers.stalls import OTHER, RATIO, SAMPLES, STALL_REASONS, stalls_of
@@ -439,7 +439,7 @@ THROUGHPUT = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
 def test_a_value_that_its_name_rules_out_is_null_with_a_problem(name, value, unit, why):
     kernel = ncu.Profiled(FakeAction(**{name: FakeMetric(value, unit)}), 0)
     for _ in range(2):
-        with pytest.raises(ncu.NotANumber):
+        with pytest.raises(registry.NotANumber):
             kernel.counter(name)
     assert kernel.invalid[name].startswith(why) and set(kernel.invalid) == {name}
 

@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -105,8 +106,13 @@ class Recorder(ModuleType):
 def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is done with torch and FlashInfer, of which neither is here."""
     found: list[str] = []
-    for name in ("torch", "torch.nn", "flashinfer"):
+    for name in ("torch", "torch.nn", "torch.nn.functional", "flashinfer"):
         monkeypatch.setitem(sys.modules, name, Recorder(name, found))
+    dsl = ModuleType("cutlass")
+    dsl.__spec__ = ModuleSpec(
+        "cutlass", None
+    )  # FlashInfer's kernels of linear attention ask for it
+    monkeypatch.setitem(sys.modules, "cutlass", dsl)
     wide = "ncuflow.target.reference._wide"  # which a file has a text of its own for
     monkeypatch.setattr(wide, lambda *given: (sys.modules["torch"], *(a.float() for a in given)))
     for name in ("mla", "page", "norm", "gdn_prefill", "gemm", "sampling", "fused_moe"):

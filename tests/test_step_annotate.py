@@ -305,7 +305,9 @@ def test_an_engine_runs_whatever_becomes_of_its_ranges(engine: Path) -> None:
     done = annotated(engine)
     assert done.code == 7 and "1" in done.said
     assert "without a range, 1 times: rmsnorm: KeyError: 'input'" in done.told
-    (engine / "torch.py").write_text(TORCH.replace("_with_args_", "_otherwise_"))  # a later torch's
+    (engine / "torch.py").write_text(
+        TORCH.replace("_with_args_", "_by_another_name_")
+    )  # a later torch's
     done = annotated(engine)
     assert done.code == 7 and "1" in done.said
     assert "ncuflow annotate: flashinfer.norm: AttributeError" in done.told

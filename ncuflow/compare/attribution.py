@@ -318,11 +318,11 @@ def same_work(base: Kernel, head: Kernel) -> bool:
 
 def _times(base: Kernel, head: Kernel) -> dict[str, float]:
     """How many times the blocks and the instructions of the first launch the other has, where both are known."""
-    counts = {
+    counts: dict[str, list[Any]] = {
         "blocks": [kernel.get("grid_size") for kernel in (base, head)],
         "instructions": [kernel["metrics"].get("inst_executed") for kernel in (base, head)],
     }
-    return {what: after / before for what, (before, after) in counts.items() if before and after}
+    return {what: pair[1] / pair[0] for what, pair in counts.items() if pair[0] and pair[1]}
 
 
 def _kind(
