@@ -120,6 +120,55 @@ def run_child(
     return ProcessExit(child.returncode, timed_out, time.monotonic() - started - waited())
 
 
+def run_in_place(command: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run `command` on this process's terminal until it ends by itself; its exit status (-n for signal n).
+
+    A signal that would end this process is sent on to it each time, but for the SIGINT of a terminal, which it has from there.
+    Raises CaptureError if the program does not exist.
+    """
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def send(sign: int, _frame: object = None) -> None:
+        if sign == signal.SIGINT and _in_foreground():
+            return
+        if child is None:
+            early.append(sign)
+        else:
+            child.send_signal(sign)
+
+    kept = {}
+    for sign in (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")):
+        # Under nohup SIGHUP is ignored; handlers belong to the main thread.
+        main = threading.current_thread() is threading.main_thread()
+        if main and sign is not None and signal.getsignal(sign) is not signal.SIG_IGN:
+            kept[sign] = signal.signal(sign, send)
+    try:
+        child = subprocess.Popen([*command], env=dict(env), preexec_fn=die_with_parent)
+        for sign in early:
+            child.send_signal(sign)
+        return child.wait()
+    except OSError as error:
+        raise CaptureError(f"{command[0]}: {error.strerror}") from error
+    finally:
+        for sign, handler in kept.items():
+            signal.signal(sign, handler)
+
+
+def _in_foreground() -> bool:
+    """Whether Ctrl-C of this process's terminal reaches its group."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
 def end_group(child: subprocess.Popen[str], group: bool = True) -> None:
     """Interrupt, terminate, kill the child (and its group); a profiler may yet save its report."""
     if not hasattr(os, "killpg"):  # Windows, where nothing is captured

@@ -15,6 +15,7 @@ from conftest import ROOT, some
 from flashinfer_source import flashinfer_package
 
 from ncuflow.io import read_json
+from ncuflow.step import annotate
 from ncuflow.step.annotate import replayed
 from ncuflow.step.shapes import of_range
 from ncuflow.sweep.points import read_points
@@ -30,9 +31,10 @@ def push(text):
     print("push", text)
     return len(depth) - 1 if tool else -2
 def pop(): depth.pop()
+capturing = False
 class CUDAGraph:
-    def capture_begin(self): print("capture")
-    def capture_end(self): pass
+    def capture_begin(self): global capturing; capturing = True; print("capture")
+    def capture_end(self): global capturing; capturing = False; print("captured")
     def replay(self): print("replay")
 def mm(input, mat2): print("mm"); return input
 cuda = N(nvtx=N(range_push=push, range_pop=pop), CUDAGraph=CUDAGraph)
@@ -48,7 +50,11 @@ def record(wanted): profiler._run_on_profiler_start() if wanted else profiler._r
 class Tensor:
     def __init__(self, shape, dtype="torch.float16", values=()):
         self.shape, self.dtype, self.values = tuple(shape), dtype, list(values)
-    def tolist(self): return self.values
+    is_cpu = True
+    def clone(self): return Tensor(self.shape, self.dtype, self.values)
+    def tolist(self):
+        assert self.is_cpu or not capturing, "a sync in a capture"
+        return self.values
     def numel(self):
         n = 1
         for one in self.shape: n *= one
@@ -171,6 +177,7 @@ w, x = W(), T([64, 4096])
 held, graph = w.run, torch.cuda.CUDAGraph()
 plan = lambda pages: w.plan(T([2], values=[0, pages]), None, T([1], values=[8]), 32, 8, 128, 16)
 own = [one.__code__ for one in (rmsnorm, W.run, torch.cuda.CUDAGraph.replay)]
+assert not any(hasattr(one, "__wrapped__") for one in (rmsnorm, W.run, torch.cuda.CUDAGraph.replay))
 assert all(one.co_filename != "<string>" for one in own)
 def calls():
     assert rmsnorm(x, None) is x and held("q", None) == "q"
@@ -191,7 +198,122 @@ print("ended")
 calls()
 graph.replay()
 assert own == [one.__code__ for one in (rmsnorm, W.run, torch.cuda.CUDAGraph.replay)]
+assert not any(hasattr(one, "__wrapped__") for one in (rmsnorm, W.run, torch.cuda.CUDAGraph.replay))
 """
+
+HEAD = """
+import gc, os, sys, weakref
+import torch
+torch.tool = False
+if "early" in sys.argv: torch.record(True)
+import flashinfer
+from flashinfer import rmsnorm
+T, W = torch.Tensor, flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper
+class G(T): is_cpu = False
+w, x, graph = W(), T([64, 4096]), torch.cuda.CUDAGraph()
+idle = lambda: rmsnorm.__code__.co_filename != "<string>"
+def plan(pages, of=T, **more):
+    w.plan(pages, None, of([1], values=[8]), 32, 8, 128, 16, **more)
+"""
+CASES = {  # what an engine does, and the ranges that it has of it
+    "a plan on the GPU is not read in a capture": ("""
+        plan(G([2], values=[0, 2]), G)
+        graph.capture_begin()
+        w.run("q", None)
+        plan(G([2], values=[0, 3]), G)
+        w.run("q", None)
+        graph.capture_end()
+        torch.record(True)
+        plan(G([2], values=[0, 4]), G)
+        graph.replay()
+        """, ["kv_len=56"]),
+    "a wrapper is gone before its capture ends": ("""
+        plan(T([2], values=[0, 2]))
+        graph.capture_begin()
+        w.run("q", None)
+        rmsnorm(x, None)
+        del w
+        gc.collect()
+        graph.capture_end()
+        assert not torch.capturing
+        torch.record(True)
+        graph.replay()
+        """, ["replay of ab; b rmsnorm"]),
+    "a capture of which nothing can be said ends": ("""
+        graph.capture_begin()
+        rmsnorm(x, None)
+        sys.modules["ncuflow.step.annotate"].Captured.end = lambda self: 1 / 0
+        graph.capture_end()
+        assert not torch.capturing and idle()
+        """, []),
+    "a replay of which nothing can be said runs": ("""
+        graph.capture_begin()
+        rmsnorm(x, None)
+        graph.capture_end()
+        sys.modules["ncuflow.step.annotate"].Captured.text = lambda self: 1 / 0
+        torch.record(True)
+        graph.replay()
+        print("went on")
+        """, []),
+    "FlashInfer is imported while torch's profiler records": ("""
+        rmsnorm(x, None)
+        torch.record(False)
+        assert idle()
+        rmsnorm(x, None)
+        torch.record(False)
+        torch.record(True)
+        rmsnorm(x, None)
+        torch.record(False)
+        assert idle()
+        """, ["rmsnorm", "rmsnorm"]),
+    "what plan() was told is not held": ("""
+        mask, pages = G([1 << 30]), T([2], values=[0, 2])
+        held = [weakref.ref(one) for one in (mask, pages)]
+        plan(pages, custom_mask=mask)
+        w.run("q", None)
+        del mask, pages
+        gc.collect()
+        assert [one() for one in held] == [None, None]
+        torch.record(True)
+        w.run("q", None)
+        """, ["kv_len=24"]),
+    "lengths are those that were planned": ("""
+        for of in (T, G):
+            pages = of([2], values=[0, 2])
+            plan(pages, of)
+            pages.values[1] = 200
+            torch.record(True)
+            w.run("q", None)
+            torch.record(False)
+        """, ["kv_len=24"]),
+    "a method is called by keywords": ("""
+        torch.record(True)
+        W.plan(self=w, indptr=T([2], values=[0, 2]), indices=None, last_page_len=T([1], values=[8]), num_qo_heads=32,
+            num_kv_heads=8, head_dim=128, page_size=16)
+        W.run(self=w, q="q", cache=None)
+        torch.cuda.CUDAGraph.replay(self=graph)
+        """, ["kv_len=24"]),
+    "a shape is a list": ("""
+        torch.record(True)
+        x.shape = [64, 4096]
+        rmsnorm(x, None)
+        """, ["rows=64"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_engine_is_not_disturbed(engine: Path, case: str) -> None:
+    program, wanted = CASES[case]
+    (engine / "engine.py").write_text(HEAD + textwrap.dedent(program))
+    if "is imported while" in case:
+        (engine / "engine.py").write_text(
+            f"import sys; sys.argv += ['early']\n{HEAD}{textwrap.dedent(program)}"
+        )
+    done = annotated(engine)
+    assert done.code == 0, done.told
+    told = ranges(done)
+    assert len(told) == len(wanted) and all(map(str.__contains__, told, wanted)), told
+    assert done.said.count("went on") == ("a replay" in case)
 
 
 def test_calls_are_what_they_were_while_nothing_records(engine: Path) -> None:
@@ -314,6 +436,78 @@ def test_an_engine_runs_whatever_becomes_of_its_ranges(engine: Path) -> None:
     (engine / "yaml.py").write_text("raise ImportError('no yaml here')")
     done = annotated(engine)
     assert done.code != 0  # ncuflow itself has none
+
+
+@pytest.mark.parametrize("gone", ["stderr", "folder"])
+def test_a_process_leaves_whatever_it_cannot_tell(engine: Path, tmp_path: Path, gone: str) -> None:
+    (engine / "engine.py").write_text(
+        textwrap.dedent(f"""
+        import json, os, shutil
+        import torch, flashinfer
+        flashinfer.rmsnorm(torch.Tensor([64, 4096]), None)
+        if {gone!r} == "stderr": os.close(2)
+        else: shutil.rmtree(json.loads(os.environ["NCUFLOW_ANNOTATE"])["folder"])
+        try: os._exit(3)
+        finally: os.kill(os.getpid(), 9)
+        """)
+    )
+    assert annotated(engine, "--workload", str(tmp_path / "called")).code == 3
+
+
+@pytest.mark.parametrize("sign", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_is_sent_on_and_the_workload_is_there(
+    engine: Path, tmp_path: Path, sign: str
+) -> None:
+    """Once: an engine that is told to end a second time ends at once. It takes its time."""
+    (engine / "engine.py").write_text(
+        textwrap.dedent(f"""
+        import os, signal
+        import torch, flashinfer
+        def call(): flashinfer.rmsnorm(torch.Tensor([64, 4096]), None)
+        call()
+        told = []
+        signal.signal(signal.{sign}, lambda *_: told.append(1))
+        os.kill(os.getppid(), signal.{sign})
+        while not told: pass
+        assert not signal.sigtimedwait([signal.SIGUSR1], 0.2) and told == [1]
+        call()
+        raise SystemExit(5)
+        """)
+    )
+    command = [sys.executable, "-m", "ncuflow", "annotate", "--workload", str(tmp_path / "called")]
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{engine}:{ROOT}"}
+    done = subprocess.run(
+        [*command, "--", sys.executable, "engine.py"],
+        cwd=engine, env=env, capture_output=True, text=True, timeout=60, start_new_session=True,
+    )  # fmt: skip
+    assert done.returncode == 5, done.stderr
+    (row,) = read_json(tmp_path / "called" / "rmsnorm.json")
+    assert row["count"] == 2
+
+
+def test_a_terminals_interrupt_is_not_sent_again() -> None:
+    """The group of a terminal has it from there: here the command has none, and ends as it likes."""
+    command = "import os, signal; os.kill(os.getppid(), signal.SIGINT); signal.sigtimedwait([signal.SIGINT], 0.2); exit(6)"
+    program = (
+        "import sys; from ncuflow import process; process._in_foreground = lambda: True;"
+        f"exit(process.run_in_place([sys.executable, '-c', {command!r}], {{}}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 6, done.stderr
+
+
+def test_an_engine_finds_nothing_of_ncuflows_folder(tmp_path: Path) -> None:
+    """It has ncuflow where its Python has none, and neither tests nor scripts."""
+    annotate.environment(tmp_path, None, False)
+    program = (
+        "import sys; before = [*sys.path]; __file__ = sys.argv[1]; exec(open(__file__).read())\n"
+        "import ncuflow; assert sys.path == before; print(ncuflow.__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, str(tmp_path / "sitecustomize.py")],
+        capture_output=True, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.stdout == f"{ROOT / 'ncuflow/__init__.py'}\n" and not done.stderr
 
 
 def test_no_command_is_one_line(engine: Path) -> None:

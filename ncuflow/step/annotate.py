@@ -5,18 +5,20 @@ of its processes. From the import of FlashInfer on, the calls that targets decla
 in a range ``TARGET(parameter=value, …)``, of NVTX, or of torch's profiler while that records. What a planned call computes,
 its plan() says: that is read once a plan. What no point of a target is has no range, and the reason is told at the end.
 
-While nothing records and no workload is asked for, FlashInfer's functions are as they were, but for plan(), which keeps its
-arguments: their code is another only from where torch's profiler begins until it ends, or for good under nsys or ncu. What
-torch has compiled of their callers it may compile again then.
+While nothing records and no workload is asked for, FlashInfer's functions are as they were, but for plan(), which keeps what
+tells its shape: of short tensors on the CPU a copy, of others nothing, and of a plan that needs those nothing is told. Their
+code is another only from where torch's profiler begins until it ends, while a graph is captured, or for good under nsys or
+ncu. What torch has compiled of their callers it may compile again then. What has no code of Python's is held by another.
 
 Launches that are captured into a CUDA graph are left as they are, unless asked for: a replay launches without these calls.
-What was called in a capture is remembered, torch's products among it, and each replay runs in one range that lists it, of
-planned calls by their latest plan().
+Nothing is read from the GPU in a capture. What was called in it is remembered, torch's products among it, and each replay runs
+in one range that lists it, of planned calls by their latest plan().
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import json
 import os
@@ -33,10 +35,10 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from ncuflow.step.detour import Detour, Handler, Names, Tool
+from ncuflow.step.detour import PLAIN, Detour, Handler, Names, Tool, holder_of, keepable
 
 ENGINE, VARIABLE = "flashinfer", "NCUFLOW_ANNOTATE"
-PLAIN, SEVERAL = (int, float, str), (tuple, list)  # bool is an int
+SEVERAL = tuple, list
 PLANNED = "_plan_info"  # where FlashInfer's wrappers keep what plan() made
 CAPTURED = "_ncuflow_captured"  # where a graph keeps what was called in its capture
 REPLAY = "replay of "  # how the range of a replay begins
@@ -51,7 +53,10 @@ found = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
 if found and found.loader:  # the environment's own
     found.loader.exec_module(importlib.util.module_from_spec(found))
 try:
-    sys.path.append({root!r})  # behind what the engine has
+    if importlib.util.find_spec("ncuflow") is None:  # nothing else of its folder is the engine's
+        spec = importlib.util.spec_from_file_location("ncuflow", os.path.join({home!r}, "__init__.py"))
+        sys.modules["ncuflow"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["ncuflow"])
     importlib.import_module("ncuflow.step.annotate").install()
 except Exception as error:  # the engine runs without ranges
     print(f"ncuflow annotate: {{type(error).__name__}}: {{error}}; nothing is wrapped", file=sys.stderr)
@@ -73,7 +78,7 @@ class Shape:
 
 @dataclass(eq=False, slots=True)
 class Plan:
-    """What plan() made of a wrapper, its arguments until they are looked at, and the shape that they tell."""
+    """What plan() made of a wrapper, what was kept of its arguments until it is looked at, and the shape that they tell."""
 
     made: Any
     arguments: Any
@@ -91,14 +96,16 @@ class Captured:
 
     def add(self, call: Any, planned: Planned | None = None) -> None:
         """Another call. planned: tells the shape of a wrapper's; None where the call is a shape."""
+        # A wrapper has one reference, which is held here: its identity stays when the wrapper is gone.
         self.calls.append((weakref.ref(call) if planned else call, planned))
 
     def end(self) -> None:
         """Nothing more is captured."""
-        counts = Counter(self.calls)
+        keys = [(id(call), planned) for call, planned in self.calls]
+        counts, calls = Counter(keys), dict(zip(keys, self.calls, strict=True))
         letters = dict(zip(counts, LETTERS, strict=False))
-        self.order = "".join(letters.get(one, "") for one in self.calls)
-        self.apart = [(*one, counts[one]) for one in letters]
+        self.order = "".join(letters.get(key, "") for key in keys)
+        self.apart = [(*calls[key], counts[key]) for key in letters]
 
     def text(self) -> str:
         """The range of a replay, whose calls are counted."""
@@ -147,9 +154,18 @@ class Annotations:
         import torch
 
         tool = Tool.of(torch)
+        self.profilers = int(tool.profiling())
         self._follow(torch.cuda.CUDAGraph, tool)
         self._watch(torch.autograd.profiler)
         return tool
+
+    @contextlib.contextmanager
+    def _ours(self, where: str) -> Iterator[None]:
+        """In it the engine goes on whatever fails, which is told at the end."""
+        try:
+            yield
+        except Exception as error:
+            self.refused[f"{where}: {type(error).__name__}: {error}"[:200]] += 1
 
     def turn(self, wrapped: bool = True) -> None:
         """Take FlashInfer's calls elsewhere where that serves anything. wrapped: False leaves all as FlashInfer has it, until
@@ -167,7 +183,13 @@ class Annotations:
             self.detours[-1].take(always or self.active)
         else:
             taken = handler(function)
-            other = functools.wraps(function)(lambda *args, **kwargs: taken(args, kwargs))
+
+            @functools.wraps(function)
+            def other(*args: Any, **kwargs: Any) -> Any:
+                if always or self.active:
+                    return taken(args, kwargs)
+                return function(*args, **kwargs)
+
             setattr(holder, name, other)
 
     def _watch(self, profiler: Any) -> None:
@@ -176,8 +198,9 @@ class Annotations:
             own = getattr(profiler, name)
 
             def told(own: Callable[[], Any] = own, more: int = more) -> Any:
-                self.profilers += more
-                self.turn()
+                with self._ours("profiler"):
+                    self.profilers = max(0, self.profilers + more)
+                    self.turn()
                 return own()
 
             setattr(profiler, name, told)
@@ -190,26 +213,32 @@ class Annotations:
         @functools.wraps(begin)
         def capture_begin(mine: Any, *args: Any, **kwargs: Any) -> Any:
             made = begin(mine, *args, **kwargs)
-            self.graph = vars(mine)[CAPTURED] = Captured()
-            self.turn()
-            self._swap_products(True)
+            with self._ours("capture"):
+                self.graph = vars(mine)[CAPTURED] = Captured()
+                self.turn()
+                self._swap_products(True)
             return made
 
         @functools.wraps(end)
         def capture_end(mine: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.graph is not None:
-                self._swap_products(False)
-                self.graph.end()
-                self.graph = None
-                self.turn()
-            return end(mine, *args, **kwargs)
+            try:
+                captured, self.graph = self.graph, None
+                with self._ours("capture"):
+                    self._swap_products(False)
+                    self.turn()
+                    if captured is not None:
+                        captured.end()
+            finally:
+                made = end(mine, *args, **kwargs)
+            return made
 
         def replay(own: FunctionType) -> Handler:
             def in_range(args: Any, kwargs: Any) -> Any:
-                captured = vars(args[0]).get(CAPTURED)
-                if captured is None or not captured.order:
-                    return own(*args, **kwargs)
-                return tool.run(captured.text(), own, args, kwargs)
+                text = ""
+                with self._ours("replay"):
+                    captured = vars(holder_of(args, kwargs)).get(CAPTURED)
+                    text = captured.text() if captured and captured.order else ""
+                return tool.run(text, own, args, kwargs) if text else own(*args, **kwargs)
 
             return in_range
 
@@ -295,9 +324,11 @@ class Annotations:
                 self.wrap(sys.modules[name])
 
         def leave(status: int) -> None:
-            if any(one.count > 0 for one in self.shapes.values()):
-                self.report()
-            own(status)
+            try:
+                if any(one.count > 0 for one in [*self.shapes.values()]):
+                    self.report()
+            finally:
+                own(status)
 
         os._exit = leave  # type: ignore[assignment]  # so children of multiprocessing end
         os.register_at_fork(after_in_child=self._forked)
@@ -331,26 +362,33 @@ class Annotations:
         def planner(function: FunctionType) -> Handler:
             def plan(args: Any, kwargs: Any) -> Any:
                 made = function(*args, **kwargs)
-                wrapper, *rest = args
-                own = vars(wrapper)
-                own[kept] = Plan(own.get(PLANNED), (rest, kwargs))
-                if annotations.active:  # before the engine writes into its tensors again
-                    planned(wrapper)
+                with annotations._ours(call.name):
+                    wrapper = holder_of(args, kwargs)
+                    own = vars(wrapper)
+                    own.pop(kept, None)
+                    rest = args[1:], {name: kwargs[name] for name in kwargs if name != "self"}
+                    # Before the engine writes into its tensors again.
+                    now = annotations.active and annotations.graph is None
+                    own[kept] = Plan(own.get(PLANNED), rest if now else keepable(*rest))
+                    if now:
+                        planned(wrapper)
                 return made
 
             return plan
 
         def runner(function: FunctionType) -> Handler:
             def run(args: Any, kwargs: Any) -> Any:
-                shape = None if tool.compiling() else planned(args[0])
-                if shape is None:
+                if tool.compiling():
                     return function(*args, **kwargs)
-                if annotations.graph is not None:
-                    annotations.graph.add(args[0], planned)
-                    if not annotations.captured:
-                        return function(*args, **kwargs)
-                else:
+                wrapper, graph = holder_of(args, kwargs), annotations.graph
+                shape = planned(wrapper)
+                if graph is not None:
+                    with annotations._ours(call.name):
+                        graph.add(wrapper, planned)  # a later plan of it may be known
+                elif shape is not None:
                     shape.count += 1
+                if shape is None or (graph is not None and not annotations.captured):
+                    return function(*args, **kwargs)
                 return tool.run(shape.text, function, args, kwargs)
 
             return run
@@ -379,6 +417,8 @@ class Annotations:
                 if len(shapes) >= MOST_KEYS:
                     shapes.clear()
                 shape = shapes[key] = annotations.shape(target, call, names.of(args, kwargs))
+            except TypeError:  # a shape that cannot be remembered: a list
+                shape = annotations.shape(target, call, names.of(args, kwargs))
             if shape is None:
                 return function(*args, **kwargs)
             if annotations.graph is not None:
@@ -411,36 +451,38 @@ class Annotations:
         rows = [[one.target, one.params, one.count] for one in called]
         path = Path(self.folder, f"{os.getpid()}.json")
         new = path.with_suffix(f".{threading.get_ident()}")
-        new.write_text(json.dumps(rows), encoding="utf-8")
-        new.replace(path)
-        self.written = calls
+        with contextlib.suppress(OSError):  # the command that asked for it is gone, with its folder
+            new.write_text(json.dumps(rows), encoding="utf-8")
+            new.replace(path)
+            self.written = calls
 
     def report(self) -> None:
         """A line of what was wrapped and called, and the workload, where this process called anything."""
-        called = [one for one in self.shapes.values() if one.count]
+        called = [one for one in [*self.shapes.values()] if one.count]
         kinds = sorted(Counter(one.target for one in called).items())
         told = ", ".join(f"{name} {n} shapes" for name, n in kinds)
         wrapped = ", ".join(sorted(self.wrapped))
         calls = f"{sum(one.count for one in called)} calls in ranges ({told or 'nothing recorded'})"
-        print(
-            f"ncuflow annotate: process {os.getpid()}: {calls}; wrapped: {wrapped or 'nothing'}",
-            file=sys.stderr,
-        )
+        _say(f"process {os.getpid()}: {calls}; wrapped: {wrapped or 'nothing'}")
         for reason, n in self.refused.most_common(5):
-            print(f"ncuflow annotate: without a range, {n} times: {reason}", file=sys.stderr)
+            _say(f"without a range, {n} times: {reason}")
         if self.left_out:
-            print(
-                f"ncuflow annotate: {self.left_out} calls of rare shapes are not in the workload",
-                file=sys.stderr,
-            )
+            _say(f"{self.left_out} calls of rare shapes are not in the workload")
         self.write()
+
+
+def _say(line: str) -> None:
+    """On stderr, where the engine has left any."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            print(f"ncuflow annotate: {line}", file=sys.stderr)
 
 
 def _shape(value: Any) -> Any:
     """What of an argument tells one shape from another: of a tensor its shape and type, of other things their value."""
     shape = getattr(value, "shape", None)
     if shape is not None:
-        return shape, value.dtype
+        return shape, getattr(value, "dtype", None)
     if isinstance(value, SEVERAL):
         return tuple(map(_shape, value))
     return value if isinstance(value, PLAIN) else None
@@ -468,7 +510,7 @@ class Finder:
             except (
                 Exception
             ) as error:  # another torch's, for one: the engine runs without these ranges
-                print(f"ncuflow annotate: {name}: {type(error).__name__}: {error}", file=sys.stderr)
+                _say(f"{name}: {type(error).__name__}: {error}")
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -492,8 +534,8 @@ def install() -> Annotations | None:
 
 def environment(site: Path, folder: Path | None, captured: bool) -> dict[str, str]:
     """What a command is started with. site: an empty folder; folder: where its processes leave what they called."""
-    root = Path(__file__).resolve().parents[2]
-    (site / "sitecustomize.py").write_text(SITE.format(root=str(root)), encoding="utf-8")
+    home = Path(__file__).resolve().parents[1]
+    (site / "sitecustomize.py").write_text(SITE.format(home=str(home)), encoding="utf-8")
     paths = [str(site), *filter(None, [os.environ.get("PYTHONPATH")])]
     settings = {"folder": str(folder) if folder else None, "captured": captured}
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), VARIABLE: json.dumps(settings)}

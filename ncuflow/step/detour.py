@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from types import FunctionType
+from dataclasses import is_dataclass
+from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 
 Handler = Callable[[Any, Any], Any]  # a call, by its arguments and its keywords
+PLAIN = (int, float, str)  # bool is an int
+MOST_COPIED = 4096  # elements of a tensor of plan(): lengths have one for each sequence
 NO_TOOL = -2  # what NVTX answers a range that nothing records
 # As many free variables as the function has whose code this becomes; they are not looked at.
 DETOUR = """def outer({cells}):
@@ -86,7 +89,7 @@ class Detour:
         original.__kwdefaults__ = function.__kwdefaults__
         vars(original).update(vars(function))
         self.handler = handler(original)
-        vars(function)["__wrapped__"] = original  # its signature stays what it was
+        self.original = original
         name = f"_ncuflow_{id(self)}"
         cells = ", ".join(f"v{i}" for i, _ in enumerate(own.co_freevars))
         made: dict[str, Any] = {}
@@ -97,8 +100,16 @@ class Detour:
     def take(self, elsewhere: bool) -> None:
         """Take calls elsewhere, or leave them."""
         wanted = self.other if elsewhere else self.own
-        if self.function.__code__ is not wanted:
-            self.function.__code__ = wanted
+        if self.function.__code__ is wanted:
+            return
+        attributes = vars(self.function)
+        if elsewhere:
+            attributes["__wrapped__"] = self.original  # its signature stays what it was
+        elif (inner := vars(self.original).get("__wrapped__")) is not None:
+            attributes["__wrapped__"] = inner
+        else:
+            attributes.pop("__wrapped__", None)
+        self.function.__code__ = wanted
 
 
 class Names:
@@ -116,3 +127,40 @@ class Names:
     def of(self, args: Any, kwargs: Any) -> dict[str, Any]:
         """Arguments by name, those of ``**kwargs`` among them."""
         return {**self.defaults, **dict(zip(self.order, args, strict=False)), **kwargs}
+
+
+def holder_of(args: Any, kwargs: Any) -> Any:
+    """What a method was called of."""
+    return args[0] if args else kwargs.get("self")
+
+
+class Elsewhere:
+    """Stands for an argument that was not kept."""
+
+    def tolist(self) -> list[int]:
+        """Raises RefusedError: its values are not known."""
+        from ncuflow.target.workload import RefusedError
+
+        raise RefusedError(
+            "its lengths were on the GPU, and nothing recorded or a graph was captured"
+        )
+
+
+ELSEWHERE = Elsewhere()
+
+
+def keepable(args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+    """What of arguments and keywords tells a shape later, when the engine has written into its tensors again: nothing is read
+    from the GPU, and nothing large is held."""
+    return [_kept(one) for one in args], {name: _kept(one) for name, one in kwargs.items()}
+
+
+def _kept(value: Any) -> Any:
+    if value is None or isinstance(value, PLAIN):
+        return value
+    if hasattr(value, "tolist"):
+        copied = getattr(value, "is_cpu", False) and value.numel() <= MOST_COPIED
+        return value.clone() if copied else ELSEWHERE
+    if is_dataclass(value):  # what a plan of MLA's has as its metadata
+        return SimpleNamespace(**{name: _kept(one) for name, one in vars(value).items()})
+    return value if type(value).__module__ == "torch" else ELSEWHERE  # a type

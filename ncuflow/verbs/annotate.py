@@ -12,12 +12,14 @@ dependencies there (PyYAML). The workload is a folder of points, TARGET.json, ea
 from pathlib import Path
 
 from ncuflow.io import UsageError, scratch, write_json
-from ncuflow.process import run_child
+from ncuflow.process import run_in_place
 from ncuflow.step import annotate
 
 
 def command(*words: str, workload: Path | None = None, graphs: bool = False) -> int:
     """Run a command with FlashInfer's calls in ranges; its exit status is ours (128 + n for signal n).
+
+    What would end us is sent on to it, and it is waited for: what was called until then is in the workload.
 
     Args:
         words: -- COMMAND…
@@ -32,8 +34,10 @@ def command(*words: str, workload: Path | None = None, graphs: bool = False) -> 
         (own / "site").mkdir()
         (own / "called").mkdir()
         env = annotate.environment(own / "site", own / "called" if workload else None, graphs)
-        outcome = run_child([*words], env=env, capture=False)
-        if workload:
-            for target, points in annotate.workload(own / "called").items():
-                write_json(workload / f"{target}.json", points)
-    return outcome.returncode if outcome.returncode >= 0 else 128 - outcome.returncode
+        try:
+            status = run_in_place([*words], env)
+        finally:
+            if workload:
+                for target, points in annotate.workload(own / "called").items():
+                    write_json(workload / f"{target}.json", points)
+    return status if status >= 0 else 128 - status
