@@ -19,6 +19,7 @@ from ncuflow.step import annotate
 from ncuflow.step.annotate import replayed
 from ncuflow.step.shapes import of_range
 from ncuflow.sweep.points import read_points
+from ncuflow.target import attention
 from ncuflow.target.contract import known, load
 from ncuflow.target.workload import OPEN, RefusedError
 
@@ -615,3 +616,19 @@ def test_experts_that_no_target_measures_are_refused(said: dict[str, int], why: 
     (call,) = [one for one in load("moe").workload.calls if one.name == "cutlass_fused_moe"]
     with pytest.raises(RefusedError, match=why):
         call.params(given | said)
+
+
+PLANNED = {"num_qo_heads": 32, "num_kv_heads": 8, "head_dim": 128, "pos_encoding_mode": "NONE"}
+
+
+def test_what_plan_leaves_open_is_read_as_flashinfer_reads_it() -> None:
+    said = {"q_data_type": None, "kv_data_type": None, "data_type": "bfloat16"}
+    found = attention.called(PLANNED | said | {"logits_soft_cap": 30.0}, "head_dim")
+    assert (found["dtype"], found["window"], str(found["soft_cap"])) == ("bf16", 0, "30")
+    assert attention.called(PLANNED | {"window_left": 127}, "head_dim")["window"] == 127
+    with pytest.raises(RefusedError, match="own token"):
+        attention.called(PLANNED | {"window_left": 0}, "head_dim")
+    with pytest.raises(RefusedError, match="a cache of bf16 under queries of f16"):
+        attention.called(PLANNED | said | {"q_data_type": "float16"}, "head_dim")
+    with pytest.raises(RefusedError, match="no whole number"):
+        attention.called(PLANNED | {"logits_soft_cap": 30.5}, "head_dim")

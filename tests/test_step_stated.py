@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 from conftest import some
+from engine_trace import DECODE as DECODES
 from engine_trace import GEMM, LAYERS, MadeTrace, decode_step, layers
 from engine_trace import NORM as NORMS
 
+from ncuflow.parsers.timeline import KERNEL, Launched
 from ncuflow.step import trace as steps
 from ncuflow.step.record import KernelOfStep, StepAnswer
+from ncuflow.step.shapes import UNEQUAL, nodes, of_range
 
 # As the hook writes it: a norm, a product, an append, attention and an activation a layer, then a draw.
 NORM = "rmsnorm(variant=fused_add_rmsnorm, rows=32, hidden=4096, dtype=f16)"
@@ -61,6 +64,78 @@ def test_products_that_are_not_as_many_as_were_captured_have_no_shape(tmp_path: 
     (product,) = [row for row in rows(replayed(tmp_path, text)) if row.family == "GEMM"]
     assert product.shape is None or not product.shape.candidates
     assert found["BatchDecodeWithPagedKVCacheKernel"].candidates
+
+
+def nodes_of(text: str, *names: str) -> list[str]:
+    return [*nodes(text, [Launched(KERNEL, name, (8, 1, 1), (128, 1, 1)) for name in names])]
+
+
+def test_the_one_product_that_is_told_is_not_that_of_every_kernel(tmp_path: Path) -> None:
+    """The layers' products go by another library, and lm_head alone by torch's: two kernels run, of one call."""
+    text = WHOLE.replace("abcadcf", "acabcf")
+    (row,) = [row for row in rows(replayed(tmp_path, text)) if row.family == "GEMM"]
+    assert not row.shape.candidates and row.shape.refusal == UNEQUAL and row.roof is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u, 4096u>(float*, int*)",
+        "void marlin::Marlin<__nv_bfloat16, 1125899906909960l, 256, 4, 8, 8, false, 4, 8, false>(int4 const*)",
+        "_w8a8_block_fp8_matmul",
+        "nvjet_sm90_qqtst_128x128_128x6_2x1_v_bz_TNT",
+    ],
+)
+def test_a_product_of_16_bits_is_no_kernel_s_of_fewer(name: str) -> None:
+    text = f"replay of b; b {PRODUCTS[0]}"
+    assert nodes_of(text, name, GEMM) == ["", PRODUCTS[0]]
+
+
+def test_a_wrapper_whose_plan_is_not_told_keeps_its_kernels() -> None:
+    """Of two wrappers in turns one is told: its kernels alone have its shape, and none where its calls are not as many."""
+    text = f"replay of bcbc; c {DECODE}"
+    assert nodes_of(text, *[DECODES] * 4) == ["", DECODE] * 2
+    assert nodes_of(text, *[DECODES] * 2) == [UNEQUAL] * 2
+    assert nodes_of(f"replay of c; c {DECODE}", *[DECODES] * 2) == [UNEQUAL] * 2
+
+
+@pytest.mark.parametrize(("cap", "value"), [("50.0", 50), ("0", 0)])
+def test_a_soft_cap_with_a_point_is_a_number(tmp_path: Path, cap: str, value: int) -> None:
+    text = WHOLE.replace("cores=cuda", f"cores=cuda, soft_cap={cap}")
+    shape = of_range(text.partition("c ")[2].partition(";")[0])
+    assert shape and shape.candidates[0]["soft_cap"] == value
+    assert type(shape.candidates[0]["soft_cap"]) is type(value)
+    (row,) = [row for row in rows(replayed(tmp_path, text)) if "BatchDecode" in row.name]
+    assert row.roof is not None
+
+
+def test_ranges_of_another_thread_are_not_those_of_a_launch(tmp_path: Path) -> None:
+    """The ranges of a thread's steps and of its call, and within them the ranges of another thread's, which launches too."""
+    trace = MadeTrace()
+    mine, others = (NORM.replace("rows=32", f"rows={rows}") for rows in (8, 1))
+    for number in range(3):
+        begin = trace.at - 10
+        for _ in range(4):
+            trace.kernel(NORMS, 90, (8, 1, 1), (32, 16, 1), shared=16448)
+        trace.range(f"decode step {number}", begin, trace.at).range(mine, begin + 1, trace.at)
+        for name in ("prefill step", others):
+            trace.range(name, begin + 2, trace.at - 1)
+            trace.events[-1]["tid"] = 11
+        trace.at += 500
+    trace.kernel(NORMS, 90, (1, 1, 1), (32, 16, 1), shared=16448)
+    trace.events[-1]["tid"] = 11  # of the other thread, its call
+    (found,) = steps.step(trace.write(tmp_path / "trace.json")).groups
+    assert (found.kind, found.steps) == ("decode", 3)
+    (row,) = found.kernels
+    assert [one["rows"] for one in row.shape.candidates] == [8]
+
+
+def test_a_launch_that_would_be_of_less_than_one_element_has_no_shape(tmp_path: Path) -> None:
+    trace = MadeTrace()
+    for _ in range(4):
+        trace.kernel(NORMS, 9, (8, 1, 1), (32, 16, 1), shared=0)
+    (found,) = steps.step(trace.write(tmp_path / "trace.json")).groups
+    assert not found.kernels[0].shape.candidates and "no shape so" in found.kernels[0].shape.refusal
 
 
 def test_a_graph_without_its_capture_has_the_products_of_eager_launches(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from ncuflow.findings.kernelname import COMMUNICATION, COPY, SAMPLING, bare, family
 from ncuflow.format import percent
 from ncuflow.io import read_yaml
+from ncuflow.parsers.nsys_sql import THREAD
 from ncuflow.parsers.timeline import GRAPH, KERNEL, UNSAID, Ints, Numbered, Timeline
 from ncuflow.step.annotate import REPLAY
 from ncuflow.step.record import GapsOfStep
@@ -79,6 +80,20 @@ def _is(timeline: Timeline, *kinds: str) -> np.ndarray:
 # --- ranges -----------------------------------------------------------------------------------------
 
 
+def threads(timeline: Timeline) -> tuple[Ints, Ints]:
+    """The threads of ranges, and of the calls of operations; all one where a trace numbers those of its calls otherwise."""
+    ranges, calls = timeline.ranges.arrays()["thread"], timeline.rows["thread"]
+    if np.isin(ranges, np.concatenate((calls, calls & ~THREAD))).any():
+        return ranges, calls
+    return np.zeros_like(ranges), np.zeros_like(calls)
+
+
+def holds(scope: int, calls: Ints) -> np.ndarray:
+    """Whether a range is of the thread of each call: nsys has ranges of whole processes too."""
+    found: np.ndarray = calls == scope
+    return found | (calls & ~THREAD == scope) if scope and not scope & THREAD else found
+
+
 def _of_ranges(timeline: Timeline, pattern: re.Pattern[str], places: Ints) -> list[StepSpan]:
     """A span for each range of such a name in which something was launched, by the time of its call on its thread; those
     inside of another of them are part of it."""
@@ -92,18 +107,22 @@ def _of_ranges(timeline: Timeline, pattern: re.Pattern[str], places: Ints) -> li
         return []
     listed = np.flatnonzero(np.isin(ranges["name"], chosen))
     listed = listed[np.lexsort((-ranges["end"][listed], ranges["start"][listed]))]
-    rows, spans, last = timeline.rows, [], (UNSAID, UNSAID)
-    order = places[np.argsort(rows["call"][places], kind="stable")]
-    calls = rows["call"][order]
-    for one in listed:
-        start, end = int(ranges["start"][one]), int(ranges["end"][one])
-        if end <= last[1]:
+    scopes, callers = threads(timeline)
+    rows, spans, last = timeline.rows, [], dict[int, int]()
+    every = places[np.argsort(rows["call"][places], kind="stable")]
+    own = {
+        scope: every[holds(scope, callers[every])] for scope in np.unique(scopes[listed]).tolist()
+    }
+    calls = {scope: rows["call"][order] for scope, order in own.items()}
+    for one in listed.tolist():
+        start, end, scope = int(ranges["start"][one]), int(ranges["end"][one]), int(scopes[one])
+        if end <= last.get(scope, UNSAID):
             continue
-        first, behind = np.searchsorted(calls, (start, end + 1))
-        inside = order[first:behind]
+        first, behind = np.searchsorted(calls[scope], (start, end + 1))
+        inside = own[scope][first:behind]
         if np.count_nonzero(rows["call"][inside] >= 0) < FEWEST:
             continue
-        last = (start, end)
+        last[scope] = end
         label = timeline.texts[int(ranges["name"][one])]
         spans.append(StepSpan(np.sort(inside), label=label, host=(start, end)))
     return spans

@@ -15,8 +15,9 @@ import numpy as np
 
 from ncuflow.findings import kernelname
 from ncuflow.io import BadInput, read_json
-from ncuflow.parsers.timeline import KERNEL, Ints, Launched, Operator, Timeline
-from ncuflow.step.annotate import REPLAY, replayed
+from ncuflow.parsers.timeline import KERNEL, UNSAID, Ints, Launched, Operator, Timeline
+from ncuflow.step import detection
+from ncuflow.step.annotate import REPLAY
 from ncuflow.step.detection import WORDS
 from ncuflow.sweep.workloads import dumped
 from ncuflow.target.contract import Target, known
@@ -43,6 +44,9 @@ NONE: Stated = ("", "")
 REDUCES = re.compile(r"split_?k_?reduce", re.IGNORECASE)  # of a product that cuBLAS splits along k
 NESTED = 4  # ranges that state a shape, around a call
 IN_RANGE, IN_CAPTURE = "a range around the launch", "the capture of its graph"
+UNEQUAL = "the calls of its graph's capture are not as many as its kernels, which others may have launched"
+NARROW = re.compile(WORDS["narrow"], re.IGNORECASE)
+WIDE = ("bf16", "f16")
 CONTINUED = "the range of a call that launched more before"
 
 
@@ -158,9 +162,10 @@ def sized(text: str) -> Operator | None:
 
 
 def _read(text: str) -> Any:
+    """A value as a range has it; 50.0 is whole."""
     if text in ("True", "False"):
         return text == "True"
-    return int(text) if re.fullmatch(r"-?\d+", text) else text
+    return int(text.partition(".")[0]) if re.fullmatch(r"-?\d+(\.0+)?", text) else text
 
 
 def of_operator(operator: Operator) -> Shape | None:
@@ -213,16 +218,26 @@ def _by_target(
         facts.values,
     )
     try:
-        candidates = list(target.rules.shapes(seen))
+        every = list(target.rules.shapes(seen))
     except PartError as error:
         return Shape(target, refusal=str(error), finishes=True)
     except UnsaidError as error:
         return Shape(target, source=_source(seen, facts), refusal=str(error), certain=error.params)
+    candidates = [params for params in every if _possible(target, params)]
     held = _launching_alike(target, candidates, one, name, dynamic, hosts)
-    if candidates and not held:
+    if every and not held:
         why = "FlashInfer's launch rules, as they are known here, launch no shape so"
         return Shape(target, source=_source(seen, facts), refusal=why, certain=common(candidates))
     return Shape(target, tuple(held), _source(seen, facts))
+
+
+def _possible(target: Target, params: Params) -> bool:
+    """Whether a point may be so: no size is below one, as that of a launch which is no such kernel's."""
+    try:
+        target.completed(params)
+    except ValueError:
+        return False
+    return True
 
 
 def _launching_alike(
@@ -239,9 +254,8 @@ def _launching_alike(
         return list(candidates)
     kept = []
     for params in candidates:
-        verdicts = [
-            _launches(rule, target.completed(params), one, name, dynamic, host) for host in hosts
-        ]
+        whole = target.completed(params)
+        verdicts = [_launches(rule, whole, one, name, dynamic, host) for host in hosts]
         if True in verdicts or None in verdicts:
             kept.append(params)
     return kept
@@ -272,7 +286,7 @@ def _source(seen: LaunchSignature, facts: KnownFacts) -> str:
 
 def common(candidates: Sequence[Params]) -> Params:
     """Parameters in which all candidates agree."""
-    first = candidates[0]
+    first = candidates[0] if candidates else {}
     return {
         name: value
         for name, value in first.items()
@@ -305,8 +319,18 @@ class Ranges:
         ]
         mine = np.flatnonzero(np.isin(ranges["name"], stating))
         mine = mine[np.argsort(ranges["start"][mine], kind="stable")]
-        self._starts, self._ends = ranges["start"][mine], ranges["end"][mine]
-        self._names = ranges["name"][mine]
+        scopes, self._threads = detection.threads(timeline)
+        self._names, scopes = ranges["name"][mine], scopes[mine]
+        self._by_thread = dict[int, list[tuple[Ints, Ints, Ints]]]()  # places, starts and ends
+        for thread in np.unique(self._threads).tolist():
+            held = [
+                np.flatnonzero(scopes == scope)
+                for scope in np.unique(scopes).tolist()
+                if detection.holds(scope, np.array([thread]))[0]
+            ]
+            self._by_thread[thread] = [
+                (own, ranges["start"][mine[own]], ranges["end"][mine[own]]) for own in held
+            ]
 
     def of(self, rows: Ints) -> list[Stated]:
         """For each row, in the order of their starts, the innermost range around its call; of a graph's node the range that its
@@ -315,8 +339,9 @@ class Ranges:
         calls, keys, whats = (
             self.timeline.rows[name][rows].tolist() for name in ("call", "key", "what")
         )
-        for place, (call, key) in enumerate(zip(calls, keys, strict=True)):
-            at = self._around(call)
+        threads = self._threads[rows].tolist()
+        for place, (call, key, thread) in enumerate(zip(calls, keys, threads, strict=True)):
+            at = self._around(call, thread)
             text = self.timeline.texts[int(self._names[at])] if at >= 0 else ""
             if text.startswith(REPLAY):
                 replays[text, key].append(place)
@@ -328,15 +353,21 @@ class Ranges:
         for (text, _), places in replays.items():
             kinds = [self.timeline.kinds[whats[place]] for place in places]
             for place, stated in zip(places, nodes(text, kinds), strict=True):
-                found[place] = (stated, IN_CAPTURE) if stated else NONE
+                found[place] = (
+                    (stated, UNEQUAL if stated == UNEQUAL else IN_CAPTURE) if stated else NONE
+                )
         return found
 
-    def _around(self, call: int) -> int:
-        place = int(np.searchsorted(self._starts, call, "right")) - 1 if call >= 0 else -1
-        for one in range(place, max(-1, place - NESTED), -1):
-            if self._ends[one] >= call:
-                return one
-        return -1
+    def _around(self, call: int, thread: int) -> int:
+        """The place of the innermost range around a call, of its thread or of its process; -1 for none."""
+        found = (UNSAID, UNSAID)
+        for places, starts, ends in self._by_thread[thread] if call >= 0 else ():
+            place = int(np.searchsorted(starts, call, "right")) - 1
+            for one in range(place, max(-1, place - NESTED), -1):
+                if ends[one] >= call:
+                    found = max(found, (int(starts[one]), int(places[one])))
+                    break
+        return found[1]
 
 
 def is_whole(stated: Shape | None) -> bool:
@@ -345,28 +376,36 @@ def is_whole(stated: Shape | None) -> bool:
 
 
 def nodes(text: str, kinds: Sequence[Launched]) -> Iterator[str]:
-    """For each kernel of a replay, in order, the range of its call in the capture; "" where it is not told which call that is:
-    the calls of a target are of several shapes, and not as many as its kernels."""
-    calls: dict[str, list[str]] = defaultdict(list)
-    stated: dict[str, Shape] = {}
-    for one in replayed(text):
-        shape = of_range(one)
+    """For each kernel of a replay, in order, the range of its call in the capture; "" of a call that is not told, and of what
+    no other launches; UNEQUAL where the calls of a target are not as many as its kernels, which others may have launched."""
+    order, *parts = text.removeprefix(REPLAY).split("; ")
+    ranges = dict.fromkeys(order, "") | {part[:1]: part[2:] for part in parts}
+    shapes = {letter: of_range(one) for letter, one in ranges.items()}
+    stated: dict[str, list[Shape]] = defaultdict(list)
+    for shape in shapes.values():
         if shape is not None and shape.target is not None and not is_whole(shape):
-            calls[shape.target.name].append(one)
-            stated[shape.target.name] = shape
+            stated[shape.target.name].append(shape)
     owners = [next((n for n, s in stated.items() if _begins(kind, s)), "") for kind in kinds]
-    told = {
-        name: iter(own)
-        for name, own in calls.items()
-        if len(own) == owners.count(name) or len({*own}) == 1
-    }
+    told = {}
+    for name, found in stated.items():
+        # A call that is not told is of a target whose calls are planned, and may be of any such.
+        planned = found[0].target and any(one.plan for one in found[0].target.workload.calls)
+        mine = {letter for letter, shape in shapes.items() if shape in found}
+        mine |= {letter for letter, one in ranges.items() if planned and not one}
+        calls = [ranges[letter] for letter in order if letter in mine]
+        if len(calls) == owners.count(name):
+            told[name] = iter(calls)
     for name in owners:
-        yield next(told[name], calls[name][-1]) if name in told else ""
+        yield (next(told[name]) if name in told else UNEQUAL) if name else ""
 
 
-def _begins(one: Launched, stated: Shape) -> bool:
-    """Whether a kernel is the first of such a call."""
-    if one.kind != KERNEL or REDUCES.search(one.name) or stated.target is None:
+def _begins(one: Launched, stated: Sequence[Shape]) -> bool:
+    """Whether a kernel is the first of a call of a target, of which a capture stated these shapes."""
+    target = stated[0].target
+    if one.kind != KERNEL or REDUCES.search(one.name) or target is None:
         return False
-    finishes = kernelname.decode(one.name).name in stated.target.rules.finishers
-    return not finishes and is_of(one, stated)
+    wide = all(of.candidates[0].get("dtype") in WIDE for of in stated)
+    if wide and kernelname.family(one.name) == "GEMM" and NARROW.search(one.name):
+        return False
+    finishes = kernelname.decode(one.name).name in target.rules.finishers
+    return not finishes and is_of(one, stated[0])

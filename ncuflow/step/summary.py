@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import PurePath
 from typing import Any
@@ -449,6 +449,8 @@ class Summary:
         told = self._stated(one, stated, UNSAID if launched.candidates else operator)
         if told is None and graph and not launched.candidates:
             told = self._alike(what, facts)
+        if told is None and stated[1] == shapes.UNEQUAL and not launched.candidates:
+            return replace(launched, refusal=shapes.UNEQUAL)
         return told or launched
 
     def _stated(self, one: Launched, stated: Stated, operator: int) -> Shape | None:

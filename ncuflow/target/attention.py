@@ -418,19 +418,25 @@ LENGTHS = Written(
 def called(a: Params, head_dim: str) -> Params:
     """What plan() is told of heads, types, window and cap, by its arguments; head_dim: what it calls the head dimension. Raises
     RefusedError for what no target measures."""
-    dtype = element(a.get("q_data_type") or "float16")
-    kv = a.get("kv_data_type")
+    both = a.get("data_type")  # of decode: what is not said of the queries or the cache alone
+    dtype = element(a.get("q_data_type") or both or "float16")
+    kv = a.get("kv_data_type") or both
+    window, cap = a.get("window_left", -1), a.get("logits_soft_cap") or 0
     if a.get("pos_encoding_mode", "NONE") != "NONE":
         raise RefusedError("positions are encoded in the kernel")
     if kv is not None and (found := element(kv)) != dtype:
         raise RefusedError(f"a cache of {found} under queries of {dtype}")
+    if window == 0:  # a point's 0 is none
+        raise RefusedError("a window of the query's own token alone")
+    if cap != int(cap):
+        raise RefusedError(f"a soft cap of {cap}, which is no whole number")
     return {
         "qo_heads": a["num_qo_heads"],
         "kv_heads": a["num_kv_heads"],
         "head_dim": a[head_dim],
         "dtype": dtype,
-        "window": max(0, a.get("window_left", -1)),
-        "soft_cap": a.get("logits_soft_cap") or 0,
+        "window": max(0, window),
+        "soft_cap": int(cap),
     }
 
 
