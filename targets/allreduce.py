@@ -2,7 +2,8 @@
 
 Each rank is a process with a GPU of one host. The first is timed while its peers wait in the same call, so that its time is that
 of the call once all have come; every rank's output is held against the sum in float32. One shot sends all to all; two shots sum a
-part on each rank and send the sums round.
+part on each rank and send the sums round. What the peers send is there when the first rank begins: the time of one shot, hot
+as cold, leaves out the latency of one trip over a link.
 """
 
 import ctypes
@@ -51,6 +52,12 @@ def message(p: Params) -> int:
     """Bytes that each rank brings."""
     size: int = p["tokens"] * p["hidden"] * ITEMSIZE[p["dtype"]]
     return size
+
+
+def traits(p: Params) -> dict[str, float]:
+    """The message in MiB, a whole number where it is one."""
+    mib = round(message(p) / 2**20, 3)
+    return {"message_mib": int(mib) if mib >= 1 and mib == int(mib) else mib}
 
 
 def resolves(p: Params, capability: str) -> Params:
@@ -348,7 +355,9 @@ TARGET = Target(
     id="{variant}_R{ranks}_T{tokens}_D{hidden}_{dtype}",
     unable=unable,
     ranks=lambda p: int(p["ranks"]),
+    sent=sent,
     free=lambda p: {"variant": "auto"},
+    traits=traits,
     resolves=resolves,
     asked=asked,
     backends=BACKENDS,

@@ -7,8 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Recorded
 
+from ncuflow.expression import holds
+from ncuflow.findings.choices import effects
+from ncuflow.findings.opportunities import WON, found, scopes
 from ncuflow.gpu import use
+from ncuflow.model import Results
+from ncuflow.pages.context.section import target_section
+from ncuflow.pages.markdown import figures, guide
+from ncuflow.pages.markdown.pages import to_try
+from ncuflow.pages.markdown.rendering import environment
 from ncuflow.target import ranks
 from ncuflow.target.contract import load
 
@@ -92,3 +101,97 @@ def test_what_is_chosen_and_sent_goes_by_the_message_and_the_ranks(
     assert target.resolves(p, "9.0") == {"variant": chosen}
     module = __import__("ncuflow.targets.allreduce", fromlist=["sent"])
     assert module.sent(p) == module.sent({**p, "variant": chosen}) == parts * tokens * 8192 * 2
+
+
+# --- what pages say of it ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def measured(recorded: Recorded) -> Results:
+    return recorded("h200/0.7.2/ranks", "allreduce")
+
+
+def page(results: Results) -> str:
+    shown = target_section(results) | guide.chapter(results, None)
+    given = {"provenance": results["provenance"], "t": shown}
+    return environment().get_template("target.md.j2").render(given)
+
+
+def test_two_shots_are_advised_nowhere_where_a_pair_that_meets_the_condition_loses(
+    measured: Results,
+) -> None:
+    """On 2 GPUs they lose at the sizes at which they win on 4; the boundary is the message, not the tokens alone."""
+    (won,) = [one for one in found(measured) if one.group == WON]
+    every = scopes(measured)
+    shots = next(c for c in load("allreduce").compared if c.key == "allreduce_shots")
+    pairs = [pair for pair in effects(shots, measured) if pair.metric == "time_cold_us"]
+    met = [pair for pair in pairs if holds(won.where, every[pair.base_point])]
+    assert met and all(pair.change < 0 for pair in met)
+    assert any(pair.change > 0.02 for pair in pairs if every[pair.base_point]["tokens"] >= 512)
+    assert "ranks > 2" in won.where and "message_mib >= 4" in won.where
+
+
+def test_a_default_caller_is_told_of_the_pairs_at_which_flashinfer_takes_the_other(
+    measured: Results,
+) -> None:
+    """From 16 MiB on FlashInfer itself takes two shots on 4 GPUs: what these bring is no gain over its choice."""
+    (row,) = [r for r in to_try({"allreduce": target_section(measured)}) if r["group"] == WON]
+    sizes = {scopes(measured)[point]["message_mib"] for point in row["points"]}
+    assert sizes == {4, 8} and row["pairs"] == len(row["points"]) == row["more"] + 1 == 2
+    (won,) = [one for one in found(measured) if one.group == WON]
+    gains = sorted(pair.change for pair in won.counted)
+    assert gains == pytest.approx([-0.334, -0.245], abs=0.002)
+    assert won.saved == pytest.approx(-sum(gains)) and len(won.effects) == 6
+    assert "over 2 pairs" in row["brought"] and "40.9" not in row["brought"]
+
+
+def test_what_ranks_send_is_held_against_a_copy_between_gpus_and_not_against_dram(
+    measured: Results,
+) -> None:
+    rows = [point["measurement"] for point in measured["points"]]
+    assert all(row["ceiling_dram_gbs_datasheet"] is None for row in rows)
+    (axes,) = figures.sweep(measured).axes
+    assert not [line for line in axes.lines if "ceiling" in str(line.get_label())]
+    text = page(measured)
+    best = target_section(measured)["best"]
+    info = next(p["info"] for p in measured["points"] if p["point"] == best["id"])
+    gbs = info["sent_bytes"] / best["m"]["time_cold_us"] / 1e3
+    share = f"{100 * gbs / info['link_gb_s']:.0f} % of a copy between two GPUs"
+    said = f"{gbs:.0f} GB/s sent by each rank, {share}"
+    assert said in text.replace("\u202f", " ").replace("\u00a0", " ")
+    assert "copy or read" not in text and "of measured peak" not in text
+    quick = guide.performance(guide_row(measured))
+    assert quick and quick["best"]["measurement"]["gbs"] == pytest.approx(gbs)
+
+
+def guide_row(results: Results) -> Any:
+    return guide.kernel(load("allreduce"), results, target_section(results))
+
+
+def test_the_page_says_which_is_the_fastest_at_which_size(measured: Results) -> None:
+    """Each cell is the fastest row of its size and ranks, or FlashInfer's choice where that takes as long."""
+    text = page(measured).replace("\u202f", " ").replace("\u00a0", " ")
+    table = text.split("## Fastest by Size of the Message")[1].split("\n## ")[0]
+    lines = [line for line in table.splitlines() if " × " in line and "tokens" not in line]
+    assert len(lines) == 12
+    for line in lines:
+        tokens, hidden = map(int, line.split("|")[2].split(" × "))
+        for world, cell in zip((2, 4), line.split("|")[3:5], strict=True):
+            shape = {"ranks": world, "tokens": tokens, "hidden": hidden}
+            here = {
+                p["params"]["variant"]: p["measurement"]["time_cold_us"]
+                for p in measured["points"]
+                if p["status"] == "ok" and shape.items() <= p["params"].items()
+            }
+            least = min(here.values())
+            own = "auto" in cell.split(",")[0]
+            said = "auto" if own else cell.split("**")[1]
+            assert here[said] <= least * (1.03 if own else 1.001)
+            assert own or f"{100 * (1 - least / here['auto']):.0f} % less" in cell
+    (turning,) = [line for line in lines if line.startswith("| 4 MiB")]
+    assert "auto (oneshot)" in turning.split("|")[3] and "**twoshot**" in turning.split("|")[4]
+
+
+def test_the_page_says_what_a_time_among_waiting_peers_leaves_out(measured: Results) -> None:
+    text = " ".join(page(measured).split())
+    assert "hot as cold, leaves out the latency of one trip over a link" in text

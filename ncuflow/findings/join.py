@@ -13,6 +13,7 @@ from typing import Any
 
 from ncuflow import model
 from ncuflow.findings import kernelname, limiter
+from ncuflow.target.contract import known
 
 TORCH = "at::native::"
 TENSOR_OPERATIONS = ("tensor_flops", "tensor_int_ops")
@@ -171,6 +172,12 @@ def tensor_types(metrics: Iterable[Mapping[str, Any]]) -> list[str]:
         for names in SOURCE_TYPES.findall(text)
     }
     return sorted({"fp8" if len(g) > 1 and NARROW.issuperset(g) else "/".join(g) for g in groups})
+
+
+def of_dram(joined: Joined) -> bool:
+    """Whether DRAM can be the roof of a point: of what ranks send each other their links are."""
+    target = known().get(joined.timing["target"])
+    return target is None or target.sent is None
 
 
 def flop_type(kernels: Sequence[model.Kernel], declared: Any) -> str | None:

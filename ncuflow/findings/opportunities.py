@@ -43,7 +43,8 @@ class MeasuredOpportunity:
     """An opportunity in the evidence, at the point where it brought the most (or cost the most, where it lost), or else could.
 
     where: the points that it is about, of those that show it, an expression over their parameters; "" for all of them.
-    points: those points; most, room: of 1, of the metric's time; effect: of the trial, None where it was not tried, and
+    points: those points; told: of them, those that count: FlashInfer's default calls where trials of these stand beside others;
+    most, room: of 1, of the metric's time; effect: of the trial, None where it was not tried, and
     then ``reason`` says why; effects: of all trials; alike: where trials changed nothing; layers: after how many launches a
     longer plan() is paid for, the fewest and the most of its pairs, None where in turns none was longer and saved; calls:
     effects of the host's call of those pairs that save time of the GPU, and take longer where the host launches one after
@@ -66,6 +67,7 @@ class MeasuredOpportunity:
     reason: str
     layers: tuple[int, int] | None
     alike: str = ""
+    told: tuple[str, ...] = ()
     untried: tuple[str, float] | None = None
     calls: tuple[Effect, ...] = ()
     mosts: Mapping[str, float] = field(default_factory=dict)
@@ -88,8 +90,13 @@ class MeasuredOpportunity:
         if self.effect is None:
             pairs = self.elsewhere[0].tried if self.group == WON else []
             return sum(max(0.0, -pair.change) for pair in pairs if pair.verdict != "within noise")
-        changed = with_a_change(self.effects) if self.group == WON else []
+        changed = with_a_change(self.counted) if self.group == WON else []
         return sum(max(0.0, -effect.change) for effect in changed)
+
+    @property
+    def counted(self) -> tuple[Effect, ...]:
+        """The trials at the points that are told; all where none was tried there."""
+        return tuple(e for e in self.effects if e.base_point in self.told) or self.effects
 
 
 def found(
@@ -274,6 +281,12 @@ def _found(
     if not tried and others:
         return _by_others(others, shown, bounds, reason)
     own = choices.within(choice, [every[point] for point in shown]) if choice and tried else []
+    if choice:
+        own += [
+            term
+            for term in _asked(one, choice, parts, results, every)
+            if target.parameters.keys() >= {*expression.names(term)} - {choice.parameter}
+        ]
     parts = [
         replace(part, where=" and ".join([*own, *filter(None, [part.where])])) for part in parts
     ]
@@ -287,6 +300,30 @@ def _found(
         )
         for part in changed or parts
     ]  # fmt: skip
+
+
+def _asked(
+    one: Opportunity,
+    choice: Choice,
+    parts: Sequence[Subgroup],
+    results: Results,
+    every: Mapping[str, Scope],
+) -> list[str]:
+    """The terms of its condition that a reader of the parts' conditions has to know: at points that meet such a condition, and a
+    term not, pairs fare the other way."""
+    pairs = [
+        pair
+        for pair in with_a_change(choices.effects(replace(choice, metrics=(one.metric,)), results))
+        if abs(pair.change) >= FASTER and not holds(one.where, every[pair.base_point])
+    ]
+    misled = [
+        every[pair.base_point]
+        for part in parts
+        if part.where and (told := telling(part.effects))
+        for pair in pairs
+        if pair.change * told.change < 0 and holds(part.where, every[pair.base_point])
+    ]
+    return [term for term in expression.terms(one.where) if any(not holds(term, s) for s in misled)]
 
 
 def turning(part: Subgroup, others: Sequence[Tried]) -> tuple[Tried, ...]:
@@ -387,6 +424,7 @@ class _Bounds:
 def _row(
     part: Subgroup, points: Sequence[str], bounds: _Bounds, reason: str
 ) -> MeasuredOpportunity:
+    counted = [effect for effect in part.effects if not bounds.departs.get(effect.base_point)]
     usual = bounds.default([effect.base_point for effect in with_a_change(part.effects)])
     effect = telling([e for e in part.effects if e.base_point in usual] or part.effects)
     at = (
@@ -401,6 +439,7 @@ def _row(
         bounds.one, part.where, at, bounds.every[at], tuple(points), bounds.most(at), bounds.room(at),
         effect, part.effects, reason, None,
         mosts={point: bounds.most(point) for point in points if bounds.bounded(point)},
+        told=tuple(bounds.default(points) if counted and len(counted) < len(part.effects) else points),
         untried=(left, bounds.most(left)) if left and bounds.mostly(left, at) else None,
         bounded=bounds.bounded(at),
         departs=tuple(sorted(set.intersection(*sets) or sets[0], key=str)) if all(sets) else (),

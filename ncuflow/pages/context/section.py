@@ -10,7 +10,7 @@ from typing import Any
 from ncuflow import format as fmt
 from ncuflow.findings import ceilings, limiter, opportunities, sanity, stored
 from ncuflow.findings.choices import STEPS, Effect, summary
-from ncuflow.findings.join import main_kernel, total
+from ncuflow.findings.join import main_kernel, ratio, total
 from ncuflow.findings.scope import Scope
 from ncuflow.findings.tried import CHANGES, Tried
 from ncuflow.format import Struck, change
@@ -193,9 +193,22 @@ def _point_context(point: Point) -> Context:
         "id": point["point"],
         "m": m,
         "nature": limiter.nature(m),
+        "sent": sent(point),
         "params": point["params"],
         "l2_pct": _own_l2(point),
     }
+
+
+def sent(point: Point) -> Context | None:
+    """What each rank sends over its links, GB/s, and its share, of 1, of a copy between two GPUs measured beside it; None of a
+    point whose target sends nothing."""
+    row = point["measurement"]
+    target = known().get(str(row.get("target")))
+    if target is None or target.sent is None:
+        return None
+    info = point["info"]
+    rate = ratio(info.get("sent_bytes"), row["time_cold_us"], 1e-3)
+    return {"gbs": rate, "share": ratio(rate, info.get("link_gb_s"))}
 
 
 def apart(
@@ -306,10 +319,10 @@ def _opportunity(one: opportunities.MeasuredOpportunity, target: str, index: Any
         "group": one.group,
         "what": declared.what,
         "where": one.where,
-        "points": one.points,
+        "points": one.told,
         "at": label,
         "shown": opportunities.worded(declared, one.facts) + " (times of the pair)" * _on_its_host(one.effect),
-        "more": len(one.points) - 1,
+        "more": len(one.told) - 1,
         "source": file_and_line(declared.symbol, target, index),
         "change": declared.change,
         "same_work": declared.metric not in STEPS and not declared.other_work,
@@ -324,9 +337,9 @@ def _opportunity(one: opportunities.MeasuredOpportunity, target: str, index: Any
         "calls": f"; slower outside a CUDA graph at `{_worst(one.calls).base_point.split('/', 1)[1]}`" if one.calls else "",
         "patch": one.effect is None and bool(one.elsewhere) and one.elsewhere[0].source.startswith(CHANGES),
         "on_host": _on_its_host(one.effect),
-        "pairs": len(one.effects),
+        "pairs": len(one.counted),
         "turned": turned(one.elsewhere) if one.effect else "",
-        "spread": ranged(over) if (over := summary(one.effects)) else "",
+        "spread": ranged(over) if (over := summary(one.counted)) else "",
     }  # fmt: skip
 
 
@@ -373,7 +386,7 @@ def brought(one: opportunities.MeasuredOpportunity) -> str:
     text += ", within noise" if effect.verdict == "within noise" else ""
     text += "" if effect.in_turns else ", not timed in turns"
     text += " on the pair's host" * _on_its_host(effect)
-    text += _over_all(one.effects)
+    text += _over_all(one.counted)
     if one.alike:
         text += f"; no difference where `{one.alike}`"
     if one.layers:

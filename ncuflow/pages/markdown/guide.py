@@ -20,7 +20,7 @@ from ncuflow.findings.tried import CHANGES, elsewhere
 from ncuflow.io import read_yaml, resource
 from ncuflow.model import Kernel, Point, Results
 from ncuflow.pages import Context
-from ncuflow.pages.context.section import Findings, fared, file_and_line, turned
+from ncuflow.pages.context.section import Findings, fared, file_and_line, sent, turned
 from ncuflow.pages.context.series import axis_of, best, varying
 from ncuflow.pages.markdown import guide_kernels
 from ncuflow.target.contract import Choice, Option, Target, known, template_folders
@@ -108,6 +108,7 @@ def chapter(results: Results, index: Any) -> Context:
     points = [p for p in results["points"] if p["status"] == "ok"]
     choices = shown_choices(results)
     own = [kernel.name for kernel in target.source.kernels] if target else []
+    capability = str(results["provenance"].get("compute_capability") or "")
     return {
         "about": target.about if target else "",
         "prose": prose(name),
@@ -123,6 +124,11 @@ def chapter(results: Results, index: Any) -> Context:
         "parameters": guide_kernels.parameter_tables(points, names, own),
         "launched": guide_kernels.launches(points, results["provenance"].get("gpu") or ""),
         "choices": choices,
+        "resolved": {
+            p["point"]: target.resolves(target.parameters | p["params"], capability) for p in points
+        }
+        if target
+        else {},
         "rivals": sorted({str(p["info"]["rival"]) for p in points if "rival" in p["info"]}),
         "ran": sorted({kernel["name"] for p in points for kernel in p["kernels"]}),
         "plans": planned(points),
@@ -238,15 +244,25 @@ def performance(found: Context) -> Context | None:
     lines = limiter.lines_along(rated, axis)
     line = max(lines, key=lambda line: (len(line), max(p["measurement"][rate] for p in line)))
     middle = line[len(line) // 2] if len(line) > 2 else None
+    over = ", sent by each rank and of a copy between two GPUs" * (sent(line[0]) is not None)
     return {
         "name": found["name"],
-        "heading": found["heading"],
+        "heading": found["heading"] + over,
         "axis": axis,
         "fixed": {k: line[0]["params"][k] for k in varying(rated) if k != axis},
         "rate": rate,
-        "cells": [line[0], middle, line[-1]],
-        "best": found["best"],
+        "cells": [point and _as_sent(point) for point in (line[0], middle, line[-1])],
+        "best": _as_sent(found["best"]),
     }
+
+
+def _as_sent(point: Point) -> Point:
+    """A point with the rate and the share of its links, where those are its roof."""
+    over = sent(point)
+    if over is None:
+        return point
+    rates = {"gbs": over["gbs"], "gbs_fraction_measured": over["share"]}
+    return point | {"measurement": point["measurement"] | rates}
 
 
 def by_size(found: Context) -> list[Context]:
@@ -254,7 +270,7 @@ def by_size(found: Context) -> list[Context]:
     rows: list[Context] = []
     differing = varying(found["points"])
     for axis in COUNTED:
-        for line in limiter.lines_along(found["points"], axis):
+        for line in limiter.lines_along([_as_sent(p) for p in found["points"]], axis):
             sized = {p["params"][axis]: p for p in line if p["measurement"]["time_cold_us"]}
             cells = [sized.get(size) for size in SIZES]
             if sum(cell is not None for cell in cells) >= 2:
