@@ -283,6 +283,7 @@ class Provenance(Origin):
 
     tier: `TIERS` of ``evidence/provenance.py`` says what each is. recording: of recorded evidence, its name.
     mixed: the keys of which captures differ; their values then stand side by side, "0.6.18 and 0.7.2".
+    note: what else whoever recorded it says of how it was measured; most say nothing.
     """
 
     tier: Literal["A", "B", "C", "S"]
@@ -293,6 +294,7 @@ class Provenance(Origin):
     clock_policy: Annotated[str | None, Condition("clock policy")]
     recording: str | None
     mixed: list[str]
+    note: NotRequired[str]
 
 
 class CaptureRow(Capture, Origin):

@@ -126,6 +126,8 @@ class Launches(Times):
 class Cold(Launches):
     """Launches after a flush of the L2 cache."""
 
+    queued: Annotated[bool | None, ColumnSpec("{}_queued")] = None
+    """whether the host stayed ahead of the GPU: else the times have gaps of the host in them"""
     floor_us: Annotated[
         Microseconds | None, ColumnSpec("{}_floor_us", "µs", {"cold": "time_floor_us"})
     ] = None
@@ -359,7 +361,7 @@ def _stored(kind: Any) -> Any:
     """The type of a column for a field of this type: what no column holds stands there as text."""
     if get_origin(kind) is list and _plain(get_args(kind)[0]) is float:
         return list[float]
-    return kind if kind in (int, float) else str
+    return kind if kind in (bool, int, float) else str
 
 
 def row(record: BaseModel) -> dict[str, Any]:

@@ -531,7 +531,7 @@ TARGET = Target(
         Choice("gemm_segment_torch", "Segments, or torch._grouped_mm", "backend", "sm90", TORCH),
         Choice(
             "gemm_quantised",
-            "Activations rounded by the call, or before it",
+            "Activations rounded by the call, or before it, untimed",
             "variant",
             "blockscale",
             "groupwise",
@@ -560,7 +560,7 @@ TARGET = Target(
             what="a kernel for few rows",
             shown="{m} rows: the weight is read for little work, DRAM is busy {sol_dram_pct} of the time; the grid is "
             "{waves} waves",
-            where="backend == 'cublaslt' and m <= 16",
+            where="backend == 'cublaslt' and m <= 16 and n <= 1024",
             symbol=source.Symbol("mm_bf16", "gemm/gemm_base.py"),
             change='`mm_bf16(backend="tinygemm")`',
             choice="gemm_tiny",

@@ -332,7 +332,9 @@ def _torch(layer: Layer) -> Call:
     def run() -> Tensor:
         flat = layer.chosen.flatten()
         order = flat.argsort(stable=True)
-        ends = torch.bincount(flat, minlength=experts).cumsum(0).to(torch.int32)
+        # bincount waits for the GPU: how long its result is, the data say
+        each = torch.zeros(experts, dtype=torch.int32, device=flat.device)
+        ends = each.scatter_add_(0, flat.long(), torch.ones_like(flat)).cumsum(0, dtype=torch.int32)
         tokens = order // p["top_k"]
         both = torch._grouped_mm(layer.x[tokens], w1, offs=ends)
         rows = torch._grouped_mm(silu(both[:, :inner]) * both[:, inner:], w2, offs=ends)
@@ -495,7 +497,15 @@ TARGET = Target(
         Choice("moe_mono", "CUTLASS, or one kernel for all", "backend", "cutlass", "mono"),
         Choice("moe_cute", "CUTLASS, or the CuTe DSL's", "backend", "cutlass", "cute-dsl"),
         Choice("moe_tactics", "Default tactics, or tuned", "tactics", "default", "tuned"),
-        Choice("moe_fp8", "Weights of 16 bits, or of 8", "dtype", "bf16", FP8),
+        Choice(  # a default tactic of 16 bits may be far from its best: against that, 8 would save more than bytes
+            "moe_fp8",
+            "Weights of 16 bits, tuned, or of 8",
+            "dtype",
+            "bf16",
+            FP8,
+            where="tactics == 'tuned' or dtype == 'fp8'",
+            ignoring=("tactics",),
+        ),
         Choice("moe_zipf", "Even, or by Zipf's law", "spread", "even", "zipf", given="traffic"),
         Choice(
             "moe_one", "Even, or all on the same experts", "spread", "even", "one", given="traffic"

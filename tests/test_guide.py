@@ -414,6 +414,23 @@ def test_a_rate_is_held_against_what_is_named_and_never_against_itself(measured)
     assert said in measured("decode").split("**In short:**")[1]
 
 
+def test_a_roof_is_called_what_it_is(measured):
+    """The copy was the faster one: its share was said of a read as well."""
+    short = measured("recurrent", "h200/0.7.2/engines").split("**In short:**")[1]
+    assert ", 91 % of the fastest copy measured here, at" in short and "fastest read" not in short
+
+
+def test_what_a_recording_says_of_itself_stands_under_its_origin(measured):
+    head = measured("moe", "h200/0.7.2/engines").split("**In short:**")[0]
+    assert "\n>\n> Of CUTLASS's MoE module 16 of its 72 kernels for bf16 were compiled" in head
+    assert "\n>\n>" not in measured("rope").split("**In short:**")[0]
+
+
+def test_rounds_are_not_what_a_draw_from_logits_spends(measured):
+    text = " ".join(measured("sampling", "h200/0.7.2/engines").split())
+    assert "by calls with top-k, top-p or min-p; `from_logits` has no rounds." in text
+
+
 def test_times_by_size_are_those_of_one_line_each(evidence):
     section = page(evidence).split("### Time by Size")[1].split("\n### ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| Decode")]

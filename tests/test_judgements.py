@@ -5,6 +5,7 @@ The points are found by what they are, not by name: recordings are replaced.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,7 +36,7 @@ from ncuflow.pages.context.section import _opportunity, brought, opportunity_row
 from ncuflow.pages.markdown import figures, guide, guide_kernels
 from ncuflow.pages.markdown.pages import conclusion, report_context, to_try
 from ncuflow.pages.markdown.rendering import environment
-from ncuflow.target.contract import known
+from ncuflow.target.contract import Choice, known
 from scripts import tried as tried_script
 
 NOW = "0.7.2"
@@ -780,3 +781,50 @@ def test_a_choice_that_only_the_host_feels_is_not_counted_as_changing_no_time(
     told = [c for c in still if c["fared"] != guide.SAME_LAUNCH]
     assert 0 < len(told) < len(still)
     assert said["alike"] == len([c for c in told if c["choice"].key not in host])
+
+
+ENGINES = "h200/0.7.2/engines"
+
+
+def _choice(key: str) -> Choice:
+    return next(choice for choice in known()["moe"].compared if choice.key == key)
+
+
+def test_halving_the_bytes_of_weights_saves_no_more_than_half(recorded: Recorded) -> None:
+    """The pair with the default tactic of 16 bits, of which only a part was compiled, said −93 %."""
+    (one,) = effects(_choice("moe_fp8"), recorded(ENGINES, "moe"))
+    assert one.base_point.endswith("bf16_even_tuned") and one.other_point.endswith("fp8_even")
+    assert one.change == pytest.approx(364.1 / 685.9 - 1)
+
+
+def test_times_with_gaps_of_the_host_are_compared_with_nothing(recorded: Recorded) -> None:
+    results = recorded(ENGINES, "moe")
+    assert not effects(_choice("moe_torch"), results)
+    section = target_section(results)
+    assert [one["label"] for one in section["waiting"]] == ["cutlass_T1_E256k8_H2048_I512_fp8_even"]
+    ((why, points),) = section["incomplete"]
+    assert why.startswith("not compared: ") and len(points) == 7
+    assert all("/torch_" in point for point in points)
+    whole = copy.deepcopy(results)
+    for point in whole["points"]:
+        point["problems"] = []
+    assert len(effects(_choice("moe_torch"), whole)) == 2
+
+
+def test_a_row_is_held_against_the_roof_that_it_is_nearest_to(recorded: Recorded) -> None:
+    for target, point, name, share in (
+        ("gemm", "mm_torch_M1024_N28672_K4096_bf16", "bf16 products", 0.994),
+        ("gemm", "mm_torch_M16_N28672_K4096_bf16", "DRAM", 0.88),
+        ("mla_decode", "B32_L2048_H16_P64_bf16_fa2", "DRAM", 0.35),
+    ):
+        section = target_section(recorded(ENGINES, target))
+        (row,) = [one for one in section["shown"] if one["label"] == point]
+        assert section["two_roofs"] and row["roof"]["name"] == name
+        assert row["roof"]["share"] == pytest.approx(share, abs=0.005)
+    assert not target_section(recorded("h200/0.7.2/default", "decode"))["two_roofs"]
+
+
+def test_tinygemm_is_advised_for_narrow_weights_alone(recorded: Recorded) -> None:
+    few = "a kernel for few rows"
+    (one,) = [r for r in rows(ENGINES, "gemm", recorded) if r.opportunity.what == few]
+    assert {p.split("_N")[1].split("_")[0] for p in one.points} == {"256"}

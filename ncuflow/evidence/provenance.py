@@ -45,7 +45,9 @@ class Finding(BaseModel):
 
 def whole(known: Mapping[str, Any]) -> Provenance:
     """A provenance of what is known, by its keys; None for what is not."""
-    found = {key: known.get(key) for key in Provenance.__annotations__} | {"mixed": []}
+    found = {key: known.get(key) for key in Provenance.__annotations__ if key != "note"}
+    said = {"note": known["note"]} if known.get("note") else {}
+    found |= {"mixed": []} | said
     return cast(Provenance, found)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from ncuflow.expression import evaluate, holds, names, terms
 from ncuflow.findings import noise, statistics
+from ncuflow.findings.join import WAITED
 from ncuflow.model import Measurement, NoiseFloor, Point, Results, Row, Turns
 from ncuflow.target.contract import Choice, traits
 
@@ -98,7 +99,11 @@ _TESTS: dict[tuple[Samples, Samples], statistics.Found] = {}
 
 def effects(choice: Choice, results: Results) -> list[Effect]:
     """The effect of a choice at every pair that the evidence has, in the order of its points."""
-    points = [point for point in results["points"] if point["status"] == "ok"]
+    points = [
+        point
+        for point in results["points"]
+        if point["status"] == "ok" and WAITED not in point["problems"]
+    ]
     turns = {(pair["base"], pair["other"]): pair for pair in results.get("pairs") or ()}
     # The launches that a base needs before its own.
     before: dict[Fixed, list[Point]] = defaultdict(list)

@@ -16,6 +16,8 @@ from ncuflow.findings import kernelname, limiter
 from ncuflow.target.contract import known
 
 TORCH = "at::native::"
+# The problem of a point whose cold times have gaps of the host in them.
+WAITED = "not compared: the GPU waited for the host between its kernels, cold"
 TENSOR_OPERATIONS = ("tensor_flops", "tensor_int_ops")
 SOURCE_TYPES = re.compile(r"_src_((?:[a-z]+\d+_)*?[a-z]+\d+)(?=_dst|_sparsity|\.|$)")
 CALLED = {"fp16": "f16"}  # as points call it

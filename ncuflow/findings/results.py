@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ncuflow import model
 from ncuflow.evidence.provenance import load_provenance, of_captures
-from ncuflow.findings import ceilings, noise
+from ncuflow.findings import ceilings, join, noise
 from ncuflow.findings.columns import COLUMNS, measurement
 from ncuflow.findings.join import Joined, tensor_types
 from ncuflow.io import BadInput, write_json
@@ -85,6 +85,8 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
         _known_kinds(target, point, params, evidence)
         kernels, operations = (sweep[point], timeline[point]) if first else ([], [])
         losses = [f"{loss['tool']}: {loss['reason']}" for loss in lost[point]] if first else []
+        if timing["cold_queued"] is False:
+            losses.append(join.WAITED)
         made = of_batch.get(timing["batch"], environment)
         return Joined(timing, params, kernels, operations, machine, made, losses)
 

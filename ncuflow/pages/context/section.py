@@ -10,7 +10,7 @@ from typing import Any
 from ncuflow import format as fmt
 from ncuflow.findings import ceilings, limiter, opportunities, sanity, stored
 from ncuflow.findings.choices import STEPS, Effect, summary
-from ncuflow.findings.join import main_kernel, ratio, total
+from ncuflow.findings.join import WAITED, main_kernel, ratio, total
 from ncuflow.findings.scope import Scope
 from ncuflow.findings.tried import CHANGES, Tried
 from ncuflow.format import Struck, change
@@ -135,6 +135,9 @@ def target_section(results: Results, index: Any = None) -> Context:
     top, base = best(good, axis.rate), dict(usual(good, axis))
     named = {kernel["point"] for kernel in results["deep"]} | {top["point"] if top else None}
     shown = [_point_context(p) for p in spread(good, MOST_ROWS, named)]
+    for one in shown:
+        rate, name = roof(one["m"], axis.rate)
+        one["roof"] = {"share": one["m"][f"{rate}_fraction_measured"], "rate": rate, "name": name}
     floors = [
         p["measurement"]["time_floor_us"] for p in good if p["measurement"].get("time_floor_us")
     ]
@@ -158,6 +161,7 @@ def target_section(results: Results, index: Any = None) -> Context:
         "not_good": [p for p in points if p["status"] != "ok"],
         "incomplete": _by_problem(good),
         "shown": shown,
+        "two_roofs": any(one["roof"]["rate"] != axis.rate for one in shown),
         "best": top and _point_context(top) | {"apart": apart(top, target, base, varying(good))},
         "passed": top and ceilings.passed(results["ceilings"], top["measurement"], axis.rate),
         "copied": _copied(target, top, results) if target and top and axis.rate == "gbs" else None,
@@ -167,10 +171,8 @@ def target_section(results: Results, index: Any = None) -> Context:
             for m in (p["measurement"] for p in good)
             if m["time_cold_us"] and m.get("time_floor_us")
         ),
-        "waiting": sorted(
-            (_point_context(p) for p in good if _host_bound(p["measurement"])), key=_time
-        ),
-        "graph": _graph(results, [p["point"] for p in good if _host_bound(p["measurement"])]),
+        "waiting": sorted((_point_context(p) for p in good if _host_bound(p)), key=_time),
+        "graph": _graph(results, [p["point"] for p in good if _host_bound(p)]),
         "moved_more": [
             _point_context(p) | {"why": _why_moved(p)}
             for p in sorted((p for p in good if _moved(p) > MOVED), key=_moved)
@@ -235,10 +237,12 @@ def _copied(target: Target, point: Point, results: Results) -> float | None:
     return share if target.written(params) >= COPIES * needed and share <= 1 else None
 
 
-def _host_bound(row: Measurement) -> bool:
-    """Whether the host's call takes longer than its kernels, the inputs in DRAM."""
+def _host_bound(point: Point) -> bool:
+    """Whether the host's call takes longer than its kernels, the inputs in DRAM; not known of a call that waits for them."""
+    row = point["measurement"]
     host, gpu = row["host_launch_us"], row["time_cold_us"]
-    return host is not None and gpu is not None and host > gpu
+    told = host is not None and gpu is not None and WAITED not in point["problems"]
+    return told and host > gpu
 
 
 def _graph(results: Results, waiting: Collection[str]) -> Context | None:
@@ -257,6 +261,15 @@ def _graph(results: Results, waiting: Collection[str]) -> Context | None:
         "unknown": len(unknown),
         "lost": sum(found.pays.get(point) is False for point in waiting),
     }
+
+
+def roof(row: Measurement, rate: str) -> tuple[str, str]:
+    """(rate, name) of the roof that a point is nearest to, DRAM or products of its type; of ``rate`` where one is not known."""
+    shares = {one: row.get(f"{one}_fraction_measured") for one in ("gbs", "tflops")}
+    if None not in shares.values():
+        rate = max(shares, key=lambda one: shares[one] or 0)
+    kind = row.get("dtype") if row.get("flop_type") in (None, "fp32") else row["flop_type"]
+    return rate, f"{kind} products" if rate == "tflops" else "DRAM"
 
 
 def _own_l2(point: Point) -> float | None:
