@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import subprocess
 import sys
 import textwrap
@@ -455,6 +456,11 @@ def test_a_process_leaves_whatever_it_cannot_tell(engine: Path, tmp_path: Path, 
     assert annotated(engine, "--workload", str(tmp_path / "called")).code == 3
 
 
+def _hears() -> None:
+    """SIGHUP as in a terminal: tests that run under nohup leave it ignored to what they begin."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("sign", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_is_sent_on_and_the_workload_is_there(
     engine: Path, tmp_path: Path, sign: str
@@ -478,7 +484,7 @@ def test_a_signal_is_sent_on_and_the_workload_is_there(
     command = [sys.executable, "-m", "ncuflow", "annotate", "--workload", str(tmp_path / "called")]
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{engine}:{ROOT}"}
     done = subprocess.run(
-        [*command, "--", sys.executable, "engine.py"],
+        [*command, "--", sys.executable, "engine.py"], preexec_fn=_hears,
         cwd=engine, env=env, capture_output=True, text=True, timeout=60, start_new_session=True,
     )  # fmt: skip
     assert done.returncode == 5, done.stderr
