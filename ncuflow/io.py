@@ -1,4 +1,8 @@
-"""Files in and out: what a file is, private copies of compressed ones, atomic writers."""
+"""Files in and out: what a file is, private copies of compressed ones, atomic writers, and locks by flock, which the kernel
+drops with the last process that has the file open.
+
+A system without flock reads reports all the same: there every lock is free.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import yaml
 
-from ncuflow import locks
-
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
     from pydantic_core import ErrorDetails
+with contextlib.suppress(ImportError):
+    import fcntl
 
+LOCKS = "fcntl" in globals()
+SHARED, OWN, FREE = 1, 2, 8  # locks, as flock numbers them
 T = TypeVar("T")
 JsonObject = dict[str, Any]  # as a file or another process has it, or as one is to be written
 
@@ -224,7 +230,7 @@ def scratch() -> Iterator[Path]:
 @cache
 def _clear_left() -> None:
     """Remove what killed processes left of temporary folders, once per process. Without locks nobody can tell which those are."""
-    if not locks.HERE:
+    if not LOCKS:
         return
     for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
         with contextlib.suppress(OSError):
@@ -235,15 +241,26 @@ def _clear_left() -> None:
                     shutil.rmtree(folder)
 
 
+def locked(handle: int, how: int = OWN, wait: bool = True) -> bool:
+    """Lock an open file, or wait until that can be; without ``wait``, whether nobody had it."""
+    if not LOCKS:
+        return True
+    try:
+        fcntl.flock(handle, how if wait else how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold the lock of a folder or file; BlockingIOError where another process has it."""
-    if not locks.HERE:
+    if not LOCKS:
         yield
         return
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
-        if not locks.locked(handle, wait=False):
+        if not locked(handle, wait=False):
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
         yield
     finally:
@@ -314,11 +331,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 @contextlib.contextmanager
 def _moved_over(target: Path, temporary: Path) -> Iterator[None]:
     target.parent.mkdir(parents=True, exist_ok=True)
-    for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp") if locks.HERE else ():
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp") if LOCKS else ():
         with contextlib.suppress(OSError), _locked(left):
             left.unlink()
     try:
-        with _made_locked(temporary) if locks.HERE else contextlib.nullcontext():
+        with _made_locked(temporary) if LOCKS else contextlib.nullcontext():
             yield
             temporary.replace(target)
     finally:
@@ -333,7 +350,7 @@ def _made_locked(temporary: Path) -> Iterator[None]:
         handle = os.open(temporary, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             with contextlib.suppress(OSError):  # not every file system has locks
-                locks.locked(handle)
+                locked(handle)
             if temporary.exists():
                 yield
                 return

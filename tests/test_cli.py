@@ -91,7 +91,7 @@ def test_the_list_of_commands_imports_none_of_them(capsys: pytest.CaptureFixture
     assert listed("--help-all", capsys) == [*USER, *(name.split()[0] for name in PARTS), *RULES]
     code = "import sys; from ncuflow.cli import dispatch; dispatch(['--help']); "
     code += "sys.exit(str(sorted(m for m in sys.modules if m.startswith('ncuflow.'))))"
-    assert run_python(code)[1] == "['ncuflow.cli', 'ncuflow.io', 'ncuflow.locks']\n"
+    assert run_python(code)[1] == "['ncuflow.cli', 'ncuflow.io']\n"
 
 
 @pytest.mark.parametrize("verb", ["try", "upgrade"])

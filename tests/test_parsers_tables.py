@@ -23,7 +23,7 @@ from conftest import ROOT, some
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncuflow import io, locks, parquet
+from ncuflow import io, parquet
 from ncuflow.io import BadInput
 from ncuflow.model import TABLES
 from ncuflow.parquet import build, check, schema, write_table
@@ -297,7 +297,7 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path):
 
 
 def test_a_file_that_another_writer_took_for_a_left_one_is_made_once_more(tmp_path, monkeypatch):
-    flock, taken = locks.fcntl.flock, []
+    flock, taken = io.fcntl.flock, []
 
     def late(handle, how):
         if not taken:
@@ -305,7 +305,7 @@ def test_a_file_that_another_writer_took_for_a_left_one_is_made_once_more(tmp_pa
             taken[0].unlink()
         flock(handle, how)
 
-    monkeypatch.setattr(locks.fcntl, "flock", late)
+    monkeypatch.setattr(io.fcntl, "flock", late)
     with io.replacing(tmp_path / "x.json") as temporary:
         assert taken == [temporary] and temporary.exists()
 

@@ -14,8 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-from ncuflow.io import BadInput, digest, read_as, write_json
-from ncuflow.locks import SHARED, locked
+from ncuflow.io import SHARED, BadInput, digest, locked, read_as, write_json
 
 NOTE = "made.json"
 CAPTURES = "captures"

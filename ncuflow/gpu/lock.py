@@ -31,8 +31,7 @@ from pathlib import Path
 
 from ncuflow.gpu import use
 from ncuflow.gpu.nvml import VisibleGpu, visible
-from ncuflow.io import UsageError
-from ncuflow.locks import FREE, OWN, SHARED, locked
+from ncuflow.io import FREE, OWN, SHARED, UsageError, locked
 from ncuflow.process import CaptureError, minimal_environment, run_child
 
 HELD = "NCUFLOW_GPU_LOCK"  # set for children: a capture under the lock does not wait for itself

@@ -22,7 +22,7 @@ from itertools import count
 from pathlib import Path, PurePath
 from typing import Any
 
-from ncuflow import io, locks
+from ncuflow import io
 from ncuflow.gpu import lock, nvml
 from ncuflow.private import masked, masked_line
 from ncuflow.run import FATAL, OK, SOME_FAILED
@@ -254,7 +254,7 @@ def locked(path: Path, held: ExitStack, folder: bool = False, wait: bool = False
     """Whether nobody has the lock of a file or folder, which `held` has then. Those of modules are FlashInfer's own."""
     (path if folder else path.parent).mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT, 0o666)
-    free = locks.locked(handle, wait=wait)
+    free = io.locked(handle, wait=wait)
     if free:
         held.callback(os.close, handle)
     else:
@@ -293,7 +293,7 @@ def _compiling(held: ExitStack) -> int:
     """The handle of that lock, which `held` has as well."""
     handle = os.open(compiles(), os.O_RDWR | os.O_CREAT, 0o600)
     held.callback(os.close, handle)
-    locks.locked(handle, locks.SHARED)
+    io.locked(handle, io.SHARED)
     return handle
 
 
