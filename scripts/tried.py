@@ -17,9 +17,8 @@ from ncuflow.evidence import location
 from ncuflow.experiments.record import PointTrial, Trial
 from ncuflow.experiments.recorded import read as advice_of
 from ncuflow.expression import evaluate, holds, names
-from ncuflow.findings import locate, opportunities, stored
-from ncuflow.findings.choices import Effect, divided, within
-from ncuflow.findings.tried import CHANGES, Tried, of_effects
+from ncuflow.findings import opportunities, stored
+from ncuflow.findings.choices import CHANGES, Effect, Tried, divided, of_effects, within
 from ncuflow.io import read_as, read_json
 from ncuflow.sweep.points import points
 from ncuflow.target.contract import Choice, Opportunity, Target, known
@@ -33,7 +32,7 @@ def of_recordings(root: Path = ROOT) -> Iterator[Tried]:
     """The pairs of each recording that a GPU was measured for."""
     for manifest in sorted(root.glob("recordings/*/*/*/manifest.json")):
         folder = manifest.parent
-        with locate.results_of(folder, None) as place:
+        with stored.results_of(folder, None) as place:
             for results in stored.folder(place).values():
                 yield from of_results(results, location.name(folder))
 

@@ -23,7 +23,7 @@ import warm
 
 from ncuflow.evidence import location
 from ncuflow.evidence.manifest import checksums, sealed
-from ncuflow.findings import locate, stored
+from ncuflow.findings import stored
 from ncuflow.model import Results
 from ncuflow.parsers import ncu, nsys
 
@@ -198,7 +198,7 @@ def made(small: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def results_once(shared: Path) -> Iterator[Callable[[Path, str], Path]]:
     """The folder with the results of a target of a shipped recording, made once for all workers, also where code asks for it."""
-    make = locate.make_results
+    make = stored.make_results
 
     def kept(recording: Path, target: str) -> Path:
         name = "-".join(recording.resolve().relative_to(ROOT / "recordings").parts)
@@ -214,7 +214,7 @@ def results_once(shared: Path) -> Iterator[Callable[[Path, str], Path]]:
             make(recording, targets and chosen, outputs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(locate, "make_results", once)
+        patch.setattr(stored, "make_results", once)
         yield kept
 
 

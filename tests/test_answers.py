@@ -15,7 +15,7 @@ from command import ncuflow
 from conftest import ROOT, some
 
 from ncuflow.cli import PARTS, USER, dispatch
-from ncuflow.findings import derivation, locate
+from ncuflow.findings import derivation, stored
 
 pytestmark = pytest.mark.usefixtures("read_once")
 
@@ -33,8 +33,8 @@ GPU_LESS = ("try",)
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of decode, of two recordings, and a comparison that has a slow-down."""
     folder = tmp_path_factory.mktemp("outputs")
-    locate.make_results(RECORDING, ["decode"], folder)
-    locate.make_results(ROOT / "recordings/h100/0.7.2/default", ["decode"], folder / "h100")
+    stored.make_results(RECORDING, ["decode"], folder)
+    stored.make_results(ROOT / "recordings/h100/0.7.2/default", ["decode"], folder / "h100")
     sides = [ROOT / f"recordings/h200/0.6.18/{name}" for name in ("baseline", "planted-slow-downs")]
     words = [*map(str, sides), "--format", "json", "--out", str(folder / "compare.json")]
     assert dispatch(["compare", *words]) == 0

@@ -18,7 +18,7 @@ from conftest import ROOT, run_python
 
 from ncuflow import cli
 from ncuflow.gpu import nvml
-from ncuflow.run import machine, preflight
+from ncuflow.run import preflight, profiler
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ FULL, BARE = "CapEff:\t000001ffffffffff\n", "CapEff:\t00000000a80425fb\n"
 def test_counter_permission(
     params: str | None, status: str | None, uid: int, refused: bool | None
 ) -> None:
-    assert machine.counters_refused(params, status, uid) is refused
+    assert profiler.counters_refused(params, status, uid) is refused
 
 
 def test_refused_counters_name_both_remedies() -> None:
@@ -129,12 +129,12 @@ def test_tier(  # type: ignore[no-untyped-def]
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "none"))
     monkeypatch.delenv("NCUFLOW_NCU", raising=False)
-    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: packages or None)
-    monkeypatch.setattr(machine, "counters_refused", lambda *given: refused)
+    monkeypatch.setattr(profiler.importlib.util, "find_spec", lambda name: packages or None)
+    monkeypatch.setattr(profiler, "counters_refused", lambda *given: refused)
     gpu = nvml.first().facts()
-    found, why = machine.tier_reason(gpu)
+    found, why = profiler.tier_reason(gpu)
     assert found == tier and why
-    assert machine.tier_reason(gpu, counters=False)[0] == ("C" if tier == "C" else "B")
+    assert profiler.tier_reason(gpu, counters=False)[0] == ("C" if tier == "C" else "B")
 
 
 def test_preflight_anywhere_names_no_machine(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_the_jit_cache_is_named_as_its_owner_finds_it(
 
 def test_the_tier_needs_no_heavy_import() -> None:
     heavy = {"torch", "flashinfer", "numpy", "pyarrow", "pandas"}
-    code = f"import sys, ncuflow.run.machine as m; m.tier_reason(None); sys.exit(bool({heavy} & {{*sys.modules}}))"
+    code = f"import sys, ncuflow.run.profiler as m; m.tier_reason(None); sys.exit(bool({heavy} & {{*sys.modules}}))"
     assert run_python(code) == (0, "")
 
 
@@ -194,7 +194,7 @@ def one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append("measured")
         return {"copy_gbs": 1}
 
-    monkeypatch.setattr(machine, "tier_reason", lambda gpu, counters: ("A", "as it is"))
+    monkeypatch.setattr(profiler, "tier_reason", lambda gpu, counters: ("A", "as it is"))
     monkeypatch.setattr(preflight, "package_version", lambda *names: "2.15.0")
     monkeypatch.setattr(preflight, "ASK", SEES)
     monkeypatch.setattr(preflight, "Driver", nullcontext)

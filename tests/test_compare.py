@@ -13,9 +13,8 @@ from command import ncuflow
 from compare_data import PROVENANCE, compare, delta, kernel, pair, point, side, sweep, with_runs
 from results_data import completed
 
-from ncuflow.compare import differences, records, verdict
-from ncuflow.compare.differences import Difference
-from ncuflow.compare.records import Thresholds
+from ncuflow.compare import records, verdict
+from ncuflow.compare.records import Difference, Thresholds
 from ncuflow.compare.verdict import Side, load, runs_of
 from ncuflow.export import check
 from ncuflow.io import BadInput, write_json
@@ -225,9 +224,9 @@ def test_differences_are_listed_and_mixed_causes_are_named() -> None:
 def test_a_dsl_on_one_side_is_a_difference_that_moves_times() -> None:
     base, head = {"gpu": "NVIDIA H200", "cutlass_dsl": "4.8.1"}, {"gpu": "NVIDIA H200"}
     found = Difference("CuTe DSL", "4.8.1", None, True)
-    assert differences.of_sides(base, head, []) == [found]
+    assert records.of_sides(base, head, []) == [found]
     other = base | {"cutlass_dsl": "4.9.0"}
-    assert differences.of_sides(base, other, []) == [replace(found, head="4.9.0")]
+    assert records.of_sides(base, other, []) == [replace(found, head="4.9.0")]
 
 
 def test_every_version_and_condition_of_a_provenance_is_an_axis() -> None:
@@ -239,16 +238,16 @@ def test_every_version_and_condition_of_a_provenance_is_an_axis() -> None:
     for key, condition in CONDITIONS.items():
         base = dict.fromkeys(CONDITIONS) | {"gpu": "NVIDIA H200", key: "1"}
         found = Difference(condition.label, "1", "2", condition.moves)
-        assert differences.of_sides(base, base | {key: "2"}, []) == [found]
+        assert records.of_sides(base, base | {key: "2"}, []) == [found]
 
 
 def test_parts_of_one_name_are_told_apart_by_what_they_have() -> None:
     whole = {"gpu": "NVIDIA H200", "sm_count": 132, "l2_bytes": 60 << 20}
     part = whole | {"sm_count": 66}
     found = Difference("multiprocessors", "132", "66", True)
-    assert differences.of_sides(whole, part, []) == [found]
-    assert differences.of_sides(whole, {"gpu": "NVIDIA H200", "sm_count": None}, []) == []
-    other = differences.of_sides(whole, part | {"gpu": "NVIDIA H100"}, [])
+    assert records.of_sides(whole, part, []) == [found]
+    assert records.of_sides(whole, {"gpu": "NVIDIA H200", "sm_count": None}, []) == []
+    other = records.of_sides(whole, part | {"gpu": "NVIDIA H100"}, [])
     assert [difference.axis for difference in other] == ["GPU"]
 
 

@@ -19,7 +19,7 @@ from ncuflow.cli import dispatch
 from ncuflow.compare import records
 from ncuflow.compare.records import Comparison, Thresholds
 from ncuflow.compare.verdict import load
-from ncuflow.findings import locate
+from ncuflow.findings import stored
 from ncuflow.io import read_json, write_json
 from ncuflow.pages.markdown.comparison import render
 
@@ -59,7 +59,7 @@ def results_of(name: str, shared: Path) -> Path:
             else {*targets} - {"jit"}
         )
         chosen = [one for one in targets if one in few]
-        locate.make_results(RECORDINGS / name, chosen, folder)
+        stored.make_results(RECORDINGS / name, chosen, folder)
 
     return filled_once(shared / f"side-{name.replace('/', '-')}", fill) / "results"
 

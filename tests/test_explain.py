@@ -20,7 +20,7 @@ from ncuflow.cli import dispatch
 from ncuflow.explain import launch
 from ncuflow.explain.record import MOST_LINES, Explanation, Number, as_text
 from ncuflow.explain.verb import explain
-from ncuflow.findings import derivation, limiter, locate, opportunities, profiled, stored
+from ncuflow.findings import derivation, limiter, opportunities, profiled, stored
 from ncuflow.io import BadInput, UsageError
 from ncuflow.model import Kernel
 from ncuflow.parsers import ncu, nsys
@@ -303,7 +303,7 @@ def test_a_point_is_told_what_its_target_suggests_there_and_what_trials_brought(
 
 
 def test_no_suggestion_for_this_work_is_above_its_headroom_and_what_lost_is_none(tmp_path) -> None:
-    locate.make_results(SHIPPED, ["prefill", "rmsnorm", "rope"], tmp_path)
+    stored.make_results(SHIPPED, ["prefill", "rmsnorm", "rope"], tmp_path)
     for id in ("S4096_B1_H32_K8_D128_f16_fa2_c", "S2048_B1_H32_K32_D128_f16_fa2_c"):
         one_point = explain(f"prefill/paged_{id}", outputs=tmp_path)
         own = some(one for one in one_point.suggestions if one.scope == "point" and one.most)
@@ -327,7 +327,7 @@ def test_every_number_of_a_point_is_found_where_its_trace_says(point, monkeypatc
     for module, name in ((stored, "results"), (derivation, "read")):
         monkeypatch.setattr(module, name, cache(getattr(module, name)))
     traced = some(number for number in numbers(point) if number.trace is not None)
-    with locate.of_point(POINT, SHIPPED) as where:
+    with stored.of_point(POINT, SHIPPED) as where:
         for number in traced:
             name, column, folder = shlex.split(number.trace)
             assert (name, folder) == (POINT, str(SHIPPED))
@@ -342,7 +342,7 @@ def test_a_point_is_looked_for_in_the_outputs_of_this_folder_before_the_recordin
     tmp_path, monkeypatch, point
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    locate.make_results(SHIPPED, ["decode"], tmp_path / "outputs/one")
+    stored.make_results(SHIPPED, ["decode"], tmp_path / "outputs/one")
     found = explain(POINT)
     assert (found.lineage.kind, found.lineage.file) == ("outputs", "outputs/one")
     assert found.time == point.time.model_copy(update={"trace": f"{POINT} time_cold_us"})

@@ -19,8 +19,8 @@ from ncuflow.race import measure
 from ncuflow.race.worker import Worker
 from ncuflow.run import builds, ceilings, prepare, timing
 from ncuflow.run.ceilings import Driver
-from ncuflow.run.machine import tool
 from ncuflow.run.prepare import Record, Run, check, check_on_side_stream
+from ncuflow.run.profiler import tool
 from ncuflow.run.visits import run_points
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import known, load

@@ -23,10 +23,9 @@ from ncuflow.experiments.record import read as read_trials
 from ncuflow.experiments.recorded import advise
 from ncuflow.expression import evaluate, holds
 from ncuflow.findings import jit, stored
-from ncuflow.findings.choices import divided, effects, with_a_change
+from ncuflow.findings.choices import divided, effects, every_tried, tried_elsewhere, with_a_change
 from ncuflow.findings.join import is_torchs
 from ncuflow.findings.opportunities import UNTRIED, MeasuredOpportunity, found, graph, scopes
-from ncuflow.findings.tried import elsewhere, every
 from ncuflow.findings.waits import stall_tree
 from ncuflow.format import MISSING, percent
 from ncuflow.gpu.table import device
@@ -155,7 +154,7 @@ def test_what_was_tried_anywhere_is_not_said_to_be_untried(
 ) -> None:
     """In another recording of the GPU and version, in an advice, or as a change of FlashInfer's source."""
     results = recorded(recording, target)
-    others = elsewhere(results)
+    others = tried_elsewhere(results)
     every_scope, untried = scopes(results), [one for one in found(results) if one.group == UNTRIED]
 
     def tried(one: MeasuredOpportunity) -> bool:
@@ -190,7 +189,7 @@ def test_what_was_tried_elsewhere_turns_where_its_condition_does(recorded: Recor
 
 
 def test_the_file_of_trials_is_what_changes_advices_and_a_recording_say(recorded: Recorded) -> None:
-    stored_rows = [one.row() for one in every()]
+    stored_rows = [one.row() for one in every_tried()]
     made = [*tried_script.of_changes(), *tried_script.of_advices()]
     for recording, results in of(recorded, *(set(known()) - {"apis"})):
         made += tried_script.of_results(results, recording.replace("/", "-"))

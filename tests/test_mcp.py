@@ -233,7 +233,7 @@ def test_what_lies_above_the_folder_is_not_looked_at(tmp_path, monkeypatch):
     """A report of a recording is explained with what its target suggests, unless its recording is not served."""
     monkeypatch.chdir((RECORDINGS / REPORT).parent)
     seen: list[Path] = []
-    monkeypatch.setattr("ncuflow.findings.locate.is_recording", seen.append)
+    monkeypatch.setattr("ncuflow.findings.stored.is_recording", seen.append)
     found = answers.explain(Root(Path.cwd()), REPORT.name, "0", None, 5)
     assert found.limit is not None and seen == []
 

@@ -14,7 +14,7 @@ from engine_trace import MadeTrace, decode_step
 from test_script import imported
 
 from ncuflow.cli import dispatch
-from ncuflow.export import of_step
+from ncuflow.export import script
 from ncuflow.io import CommandError
 from ncuflow.step import trace as steps
 
@@ -32,7 +32,7 @@ def test_every_kernel_of_known_shape_becomes_a_file_with_its_grid(kernels):
     known = [one for one in kernels if one.shape and one.shape.candidates]
     assert len(known) >= 20
     for one in some(known):
-        text = of_step.script(TRACE, one.number, MODEL)
+        text = script.of_step(TRACE, one.number, MODEL)
         assert imported(text) - sys.stdlib_module_names <= {"torch", "flashinfer"}, one.name
         seen = next(
             ast.literal_eval(node.value) for node in ast.parse(text).body
@@ -45,10 +45,10 @@ def test_every_kernel_of_known_shape_becomes_a_file_with_its_grid(kernels):
 def test_numbers_are_those_of_the_answer(kernels):
     assert [one.number for one in kernels] == [*range(1, len(kernels) + 1)]
     norm = next(one for one in kernels if one.name == "FusedAddRMSNormKernel")
-    text = of_step.script(TRACE, norm.number, MODEL)
+    text = script.of_step(TRACE, norm.number, MODEL)
     assert '"rows": 2048' in text and '"variant": "fused_add_rmsnorm"' in text
     product = next(one for one in kernels if one.family == "GEMM")
-    assert '"transposed": False' in of_step.script(TRACE, product.number, MODEL)  # …_NNT
+    assert '"transposed": False' in script.of_step(TRACE, product.number, MODEL)  # …_NNT
 
 
 class FakeTorch:
@@ -74,7 +74,7 @@ class FakeTorch:
 def checked(kernels: list[Any], events: list[dict[str, Any]]) -> None:
     """The check of a norm's file, where torch's profiler sees these events."""
     norm = next(one for one in kernels if one.name == "FusedAddRMSNormKernel")
-    text = of_step.script(TRACE, norm.number, MODEL)
+    text = script.of_step(TRACE, norm.number, MODEL)
     nodes = [n for n in ast.parse(text).body if isinstance(n, (ast.Assign, ast.FunctionDef))]
     mine = [n for n in nodes if ast.unparse(n).startswith(("SEEN", "def check"))]
     space = {"json": json, "sys": sys, "tempfile": __import__("tempfile"), "Path": Path}
@@ -102,10 +102,10 @@ def test_a_file_says_whether_it_launched_what_the_trace_has(kernels, capsys):
 def test_what_has_no_shape_is_refused_in_one_line(kernels, tmp_path, capsys):
     refused = next(one for one in kernels if one.name == "BatchPrefillWithPagedKVCacheKernel")
     with pytest.raises(CommandError, match="shape is not known: queries and cache"):
-        of_step.script(TRACE, refused.number, MODEL)
+        script.of_step(TRACE, refused.number, MODEL)
     copied = next(one for one in kernels if one.family == "copy" and one.grid is None)
     with pytest.raises(CommandError, match="no kernel with a grid"):
-        of_step.script(TRACE, copied.number, MODEL)
+        script.of_step(TRACE, copied.number, MODEL)
     out = tmp_path / "point.py"
     for of in ([str(TRACE), "--kernel", "4000"], [str(TRACE)], ["decode", "--known", "a=1"],
                [str(TRACE), "--kernel", "1", "--blocks", "[]"]):  # fmt: skip
@@ -126,7 +126,7 @@ def test_a_kernel_of_others_whose_shape_is_known_is_refused(tmp_path):
     one = next(k for g in found.groups for k in g.kernels if k.owner == "vLLM")
     assert one.roof is not None
     with pytest.raises(CommandError, match="a kernel of vLLM, which no target launches"):
-        of_step.script(path, one.number)
+        script.of_step(path, one.number)
 
 
 @pytest.mark.gpu
@@ -139,7 +139,7 @@ def test_a_file_launches_what_it_names(
 ) -> None:
     """FlashInfer's launch these grids on any GPU. A file of another grid says that this is not what the trace has."""
     one = next(one for one in kernels if one.name == name)
-    text, file = of_step.script(TRACE, one.number, MODEL), tmp_path / "kernel.py"
+    text, file = script.of_step(TRACE, one.number, MODEL), tmp_path / "kernel.py"
     said = f'"grid": {[*one.grid]}'
     assert said in text
     file.write_text(text.replace(said, f'"grid": {grid or [*one.grid]}'))

@@ -14,8 +14,8 @@ from fake_device import Device, fake_target
 from ncuflow.experiments import build
 from ncuflow.experiments.variant import Overlay
 from ncuflow.gpu.lock import Held
-from ncuflow.race.host import Packages
 from ncuflow.race.measure import SIDES
+from ncuflow.race.sides import Packages
 from ncuflow.race.worker import TURNS, Worker
 from ncuflow.run import timing
 

@@ -23,7 +23,6 @@ from ncuflow.parsers.detail import Counter, Detail, SampledInstruction
 from ncuflow.view import (
     files,
     launch_detail,
-    memory,
     model,
 )
 from ncuflow.view.model import NextBlock, View
@@ -158,15 +157,15 @@ def test_the_memory_chart_sums_sectors_and_takes_the_registry_where_counters_lac
         sysmem.format("write"): Counter(2, "sector"),
         sysmem.format("atom"): Counter(1, "sector"),
         sysmem.format("red"): Counter(1, "sector"),
-        sysmem.format("write") + memory.PERCENT: Counter(7, "%"),
-        sysmem.format("red") + memory.PERCENT: Counter(9, "%"),
+        sysmem.format("write") + launch_detail.PERCENT: Counter(7, "%"),
+        sysmem.format("red") + launch_detail.PERCENT: Counter(9, "%"),
     }
-    chart = memory.chart(counters, {"dram_bytes_read": 64.0, "l2_hit_pct": 50.0})
+    chart = launch_detail.chart(counters, {"dram_bytes_read": 64.0, "l2_hit_pct": 50.0})
     flows = {(f.source, f.target): f for f in chart.flows}
-    assert (flows["l2", "system"].value, flows["l2", "system"].pct) == (4 * memory.SECTOR, 9)
+    assert (flows["l2", "system"].value, flows["l2", "system"].pct) == (4 * launch_detail.SECTOR, 9)
     assert flows["dram", "l2"].value == 64 and ("l2", "dram") not in flows
     assert chart.boxes["l2"] == [("hit rate", 50.0, "%")]
-    assert memory.chart({}, {"l2_hit_pct": 50.0}) is None
+    assert launch_detail.chart({}, {"l2_hit_pct": 50.0}) is None
 
 
 def tables_of(counters: dict[str, Counter]) -> dict[str, dict[str, dict[str, float | None]]]:
@@ -176,7 +175,7 @@ def tables_of(counters: dict[str, Counter]) -> dict[str, dict[str, dict[str, flo
             row.label: dict(zip([label for label, _ in table.columns], row.values, strict=True))
             for row in table.rows
         }
-        for table in memory.tables(counters)
+        for table in launch_detail.tables(counters)
     }
 
 
@@ -334,7 +333,9 @@ def test_what_is_copied_past_l1_is_part_of_what_is_read():
     """Counters of a decode kernel on an H200, whose cp.async leaves L1 out."""
     past = "sm__sass_l1tex_m_xbar2l1tex_read_bytes_mem_global_op_ldgsts_cache_bypass.sum"
     counted = {"l1tex__m_xbar2l1tex_read_bytes.sum": 1_074_623_296.0, past: 1_072_628_224.0}
-    found = memory.chart({name: Counter(value, "byte") for name, value in counted.items()}, {})
+    found = launch_detail.chart(
+        {name: Counter(value, "byte") for name, value in counted.items()}, {}
+    )
     flows = {(flow.source, flow.target): flow for flow in found.flows}
     past, read = flows["l2", "shared"], flows["l2", "l1"]
     assert 0.9 * read.value < past.value < read.value and past.label.startswith("of it")

@@ -1,4 +1,4 @@
-from ncuflow.run.machine import installed
+from ncuflow.run.profiler import installed
 
 # Live evidence: preflight, plan, build, check and time, trace, profile. Recorded evidence needs none of it; the
 # preflight says what this machine could do all the same.

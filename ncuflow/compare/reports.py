@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from textwrap import wrap
 
-from ncuflow.compare import attribution, decomposition, differences, records
+from ncuflow.compare import attribution, decomposition, records
 from ncuflow.findings import profiled, statistics
 from ncuflow.format import Sheet, columns, in_one_unit, quantity, with_unit
 from ncuflow.io import BadInput, printable, sniff_packed
@@ -66,7 +66,7 @@ def comparison(
     return records.Comparison(
         base=sides[0],
         head=sides[1],
-        differences=differences.of_sides(sides[0].provenance, sides[1].provenance, []),
+        differences=records.of_sides(sides[0].provenance, sides[1].provenance, []),
         settings=settings,
         points=points,
         statistics=records.Statistics(tests=tests, floors=floors, notes=notes),

@@ -11,7 +11,7 @@ from statistics import median
 from types import ModuleType
 from typing import Any, cast
 
-from ncuflow.compare import attribution, decomposition, differences, reports
+from ncuflow.compare import attribution, decomposition, records, reports
 from ncuflow.compare.records import (
     EACH,
     Cause,
@@ -23,7 +23,7 @@ from ncuflow.compare.records import (
     Statistics,
     Thresholds,
 )
-from ncuflow.findings import locate, statistics, stored
+from ncuflow.findings import statistics, stored
 from ncuflow.findings.statistics import ENOUGH_RUNS, NOT_JUDGED, Estimate, Floor, Runs
 from ncuflow.format import Sheet, with_unit
 from ncuflow.io import BadInput, MissingFile
@@ -102,7 +102,7 @@ def _check_same_machine(path: Path, provenance: Mapping[str, Any], content: Resu
     for key in content["provenance"].get("mixed") or ():
         what = f"{VERSIONS[key]} {content['provenance'][key]}"  # type: ignore[literal-required]
         raise BadInput(path, f"{what}: measured apart, so not one side")
-    for difference in differences.of_sides(provenance, content["provenance"], []):
+    for difference in records.of_sides(provenance, content["provenance"], []):
         if difference.cause:
             what = f"{difference.axis} {difference.head}, the rest of this side {difference.base}"
             raise BadInput(path, f"{what}: measured apart, so not one side")
@@ -135,7 +135,7 @@ def compare(base: Side, head: Side, settings: Thresholds) -> Comparison:
     return Comparison(
         base=Named(base.name, base.provenance),
         head=Named(head.name, head.provenance),
-        differences=differences.of_sides(base.provenance, head.provenance, alike),
+        differences=records.of_sides(base.provenance, head.provenance, alike),
         settings=settings,
         points=points,
         statistics=Statistics(
@@ -155,7 +155,7 @@ def compare(base: Side, head: Side, settings: Thresholds) -> Comparison:
             for name in common
             if name not in estimates
         ],
-        gpus=differences.two_gpus(base.provenance, head.provenance, pairs),
+        gpus=records.two_gpus(base.provenance, head.provenance, pairs),
     )
 
 
@@ -424,8 +424,8 @@ def of_paths(
             return traces.compare(base, head, settings, device, maps)
         return reports.compare(base, head, settings)
     with (
-        locate.results_of(base, base_targets) as before,
-        locate.results_of(head, head_targets) as after,
+        stored.results_of(base, base_targets) as before,
+        stored.results_of(head, head_targets) as after,
     ):
         return compare(load(before, base_targets), load(after, head_targets), settings)
 

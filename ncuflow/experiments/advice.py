@@ -18,13 +18,21 @@ from ncuflow.experiments import audit, choices, recorded
 from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape, head
 from ncuflow.gpu import lock, nvml
 from ncuflow.io import CommandError, JsonObject, UsageError, clean, resource
-from ncuflow.race import host, measure, rounds
+from ncuflow.race import measure, rounds
 from ncuflow.race.eta import tell
 from ncuflow.race.rounds import AA, ALPHA, Race
-from ncuflow.race.sides import GaveUpError, LostError, Session, SideError, burst, started
+from ncuflow.race.sides import (
+    GaveUpError,
+    LostError,
+    Session,
+    SideError,
+    burst,
+    started,
+    timing_core,
+)
 from ncuflow.record import Check
 from ncuflow.run import FATAL
-from ncuflow.sweep import served
+from ncuflow.sweep import workloads
 from ncuflow.sweep.points import Planned, of_target, unable
 from ncuflow.target.contract import Target, known, load
 
@@ -53,9 +61,9 @@ class ShapesAsked:
         except ValueError as error:
             raise UsageError(str(error)) from None
         if self.points is not None:
-            found = served.of_points(self.points)
+            found = workloads.of_points(self.points)
         elif self.workload is not None:
-            found, refused = served.of_files(self.workload)
+            found, refused = workloads.of_files(self.workload)
         elif len(wanted) == 1:
             found = {wanted[0]: of_target(wanted[0], None, self.blocks)[1]}
         else:
@@ -223,7 +231,7 @@ class ShapeRace:
     shapes: int
     effect: float
     tell: Callable[[str], None]
-    core: int = field(default_factory=host.core)
+    core: int = field(default_factory=timing_core)
 
     def advised(self) -> AdvisedShape:
         """Race the choices."""

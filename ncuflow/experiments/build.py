@@ -22,9 +22,9 @@ from ncuflow.format import with_unit
 from ncuflow.gpu import lock, nvml
 from ncuflow.io import JsonObject, clean, repeatedly
 from ncuflow.process import output_of
-from ncuflow.race import eta, host, measure
+from ncuflow.race import eta, measure
 from ncuflow.race.record import CompileError, Module
-from ncuflow.race.sides import BaseError, Process, Side, SideError, of_base, started
+from ncuflow.race.sides import BaseError, Process, Side, SideError, of_base, started, timing_core
 from ncuflow.run import builds, progress
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
@@ -469,7 +469,7 @@ class VariantBench:
             self.start(range(place, min(place + TOGETHER, len(self.overlays))))
         side, stack = self._started.pop(place)
         with stack:
-            yield measure.Sides(self.base, side, self.control, self.limit_s, host.core())
+            yield measure.Sides(self.base, side, self.control, self.limit_s, timing_core())
 
     def start(self, places: range) -> None:
         """Start the processes of some variants. One that fails at that says so again when it is asked."""

@@ -17,7 +17,7 @@ from ncuflow.compare import attribution, verdict
 from ncuflow.experiments import choices
 from ncuflow.experiments.record import Advice, AdvisedChoice, AdvisedShape
 from ncuflow.findings import choices as evidence
-from ncuflow.findings import limiter, locate, profiled, stored
+from ncuflow.findings import limiter, profiled, stored
 from ncuflow.findings.choices import Effect
 from ncuflow.format import quantity, si
 from ncuflow.io import BadInput, JsonObject, conforming, read_as
@@ -74,8 +74,8 @@ def of_side(side: verdict.Side) -> Counts:
 def counts(folder: Path) -> Iterator[Counts]:
     """What was counted: results, a recording, or a folder with reports of `ncuflow ncu`. Raises BadInput where it is none."""
     reports = sorted([*folder.rglob("*.ncu-rep"), *folder.rglob("*.ncu-rep.xz")])
-    if locate.is_recording(folder) or (folder / "results").is_dir() or not reports:
-        with locate.results_of(folder, None) as place:
+    if stored.is_recording(folder) or (folder / "results").is_dir() or not reports:
+        with stored.results_of(folder, None) as place:
             yield of_side(verdict.load(place))
     else:
         yield _of_reports(reports)
@@ -209,7 +209,7 @@ def advise(
 
     Raises BadInput where the folder is neither, or lacks a target.
     """
-    with locate.results_of(folder, targets) as place:
+    with stored.results_of(folder, targets) as place:
         found = stored.folder(place, targets)
         side = verdict.load(place, targets)
         counts = of_side(side)

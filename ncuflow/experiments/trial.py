@@ -14,11 +14,11 @@ from ncuflow.experiments.record import ChangeRecord, PointTrial, Trial
 from ncuflow.gpu import lock
 from ncuflow.io import CommandError, clean, scratch
 from ncuflow.origin import flashinfer_version, now
-from ncuflow.race import host, measure, record
+from ncuflow.race import measure, record
 from ncuflow.race.eta import MeteredSide, TrialEta, tell
 from ncuflow.race.measure import failure
 from ncuflow.race.rounds import ALPHA
-from ncuflow.race.sides import BaseError, SideError, of_base, program
+from ncuflow.race.sides import BaseError, SideError, host_state, of_base, program
 from ncuflow.run import FATAL
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
@@ -157,7 +157,7 @@ def _measured(
         MeteredSide(side, eta) for side in (sides.base, sides.change, sides.control)
     )
     three = replace(sides, base=base, change=change, control=control)
-    trial.host = host.state(sides.core) if sides.core is not None else None
+    trial.host = host_state(sides.core) if sides.core is not None else None
     points = measure.checked(three, plan.target, plan.points, eta)
     measure.timed(three, plan.points, points, trial.effect, eta)
     trial.points = [PointTrial(**dict(point)) for point in points]

@@ -44,15 +44,25 @@ from ncuflow.gpu import lock
 from ncuflow.gpu.lock import Held
 from ncuflow.io import CommandError, clean, scratch
 from ncuflow.origin import built_version, flashinfer_version, now
-from ncuflow.race import host, measure
+from ncuflow.race import measure
 from ncuflow.race.eta import tell
 from ncuflow.race.measure import HOST_EFFECT
 from ncuflow.race.record import WORST, Module
 from ncuflow.race.rounds import ALPHA
-from ncuflow.race.sides import BaseError, LostError, Process, SideError, of_base, program, started
+from ncuflow.race.sides import (
+    BaseError,
+    LostError,
+    Process,
+    SideError,
+    host_state,
+    of_base,
+    program,
+    started,
+    timing_core,
+)
 from ncuflow.run import FATAL
 from ncuflow.sweep.points import Planned, unable
-from ncuflow.sweep.served import ServedPoint
+from ncuflow.sweep.workloads import ServedPoint
 from ncuflow.target.contract import Target, load
 
 RECORDED = "`ncuflow upgrade --again RECORD`"
@@ -125,7 +135,7 @@ class Sides:
     def three(self) -> measure.Sides:
         """As a race has them."""
         base, change, control = (self.found[name] for name in NAMES)
-        return measure.Sides(base, change, control, self.limit_s, host.core(), self.both)
+        return measure.Sides(base, change, control, self.limit_s, timing_core(), self.both)
 
     def _answers(self, name: str) -> bool:
         try:
@@ -288,7 +298,7 @@ def _measured(
     ready = sides.ready()
     about = ready.base.ask("gpu", START_S)
     found.gpu, found.driver = about["facts"]["name"], about["driver"]
-    found.host = host.state(host.core())
+    found.host = host_state(timing_core())
     shapes = sorted(plan.shapes, key=lambda shape: shape.point.target)
     seen: dict[str, Any] = {}
     done = 0

@@ -21,7 +21,7 @@ from ncuflow.evidence import location, manifest
 from ncuflow.experiments import bisection, variant
 from ncuflow.experiments.bisection import Bisection, BisectStep, Neighbours, Over
 from ncuflow.experiments.build import BUILD_S, START_S, own, roots_of, unbuilt
-from ncuflow.findings import locate, stored
+from ncuflow.findings import stored
 from ncuflow.gpu import lock, nvml
 from ncuflow.io import BadInput, CommandError, JsonObject, UsageError, clean, present, scratch
 from ncuflow.origin import now
@@ -237,7 +237,7 @@ class Recordings:
     def _side(self, version: str) -> verdict.Side:
         if version not in self._sides:
             place = self._scratch / str(len(self._sides))
-            locate.make_results(self._folders[version], [self._target], place)
+            stored.make_results(self._folders[version], [self._target], place)
             self._sides[version] = verdict.load(place / "results", [self._target])
         return self._sides[version]
 

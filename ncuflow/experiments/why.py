@@ -27,7 +27,7 @@ from ncuflow.parsers import ncu as reports
 from ncuflow.parsers import sass
 from ncuflow.process import CaptureError
 from ncuflow.race.record import TrialTiming
-from ncuflow.run import machine, ncu, profiler
+from ncuflow.run import ncu, profiler
 from ncuflow.run.ncu import ncu_version
 from ncuflow.sweep.points import Planned
 
@@ -134,9 +134,9 @@ class SideBatch(profiler.Batch):
 
 def lacking() -> str | None:
     """Why nothing can be counted here; None where it seems to be possible."""
-    if machine.tool("ncu") is None:
+    if profiler.tool("ncu") is None:
         return "ncu is not on PATH"
-    return ncu.REMEDY if machine.counters_refused_here() else None
+    return ncu.REMEDY if profiler.counters_refused_here() else None
 
 
 @dataclass(frozen=True)

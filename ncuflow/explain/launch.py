@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ncuflow.answer import Tier
 from ncuflow.explain import record
-from ncuflow.findings import limiter, locate, profiled, waits
+from ncuflow.findings import limiter, profiled, stored, waits
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.derivation import LINES
 from ncuflow.findings.join import total
@@ -176,7 +176,7 @@ def of_kernel(
     judged, lines = limited(row, at), waiting_lines(kernel, at)
     bound = headroom(row, at)
     return record.Explanation(
-        subject=subject(kernel, alike, point if point and locate.is_point(point) else None),
+        subject=subject(kernel, alike, point if point and stored.is_point(point) else None),
         lineage=lineage(PurePath(kernel["report"]).name, kind, origin),
         time=_time(kernel, at),
         limit=judged,

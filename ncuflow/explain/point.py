@@ -11,8 +11,8 @@ from ncuflow.findings import opportunities, stored
 from ncuflow.findings.choices import STEPS, Effect
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import main_kernel
-from ncuflow.findings.locate import Place
 from ncuflow.findings.scope import Scope, point_scope, possible_names
+from ncuflow.findings.stored import Place
 from ncuflow.format import change
 from ncuflow.model import VERSIONS, Kernel, Measurement, Point, Results
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from ncuflow.explain import launch, record
-from ncuflow.findings import locate, profiled
+from ncuflow.findings import profiled, stored
 from ncuflow.io import BadInput, UsageError, sniff_packed
 from ncuflow.parsers.ncu import Report
 
@@ -17,13 +17,13 @@ def explain(
     outputs: where the point is: a folder of outputs, or a recording. Raises BadInput where the source cannot be read,
     or has no such kernel or point.
     """
-    if not Path(source).exists() and locate.is_point(str(source)):
+    if not Path(source).exists() and stored.is_point(str(source)):
         if kernel is not None:
             raise UsageError("--kernel is of a report; of a point its main kernel is explained")
         folder = Path(outputs) if outputs else None
         from ncuflow.explain import point  # with all that targets suggest
 
-        with locate.of_point(str(source), folder) as where:
+        with stored.of_point(str(source), folder) as where:
             return point.of_point(where, str(source), folder)
     kind, _ = sniff_packed(source)
     if kind in profiled.TRACES:
@@ -42,7 +42,7 @@ def of_report(report: Report, kernel: str | int | None, kind: str = "ncu") -> re
     from ncuflow.explain import point
 
     try:
-        with locate.of_point(name, recording) as where:
+        with stored.of_point(name, recording) as where:
             suggestions = point.suggested_at(where, name)
     except BadInput:  # of what lies around it: the report itself was read
         return found
@@ -53,7 +53,7 @@ def of_report(report: Report, kernel: str | int | None, kind: str = "ncu") -> re
 def _around(report: Path) -> Path | None:
     """The recording that a report lies in, told as the report is: from this folder on, where that was."""
     above = Path(os.path.normpath(report.absolute())).parents[2:3]
-    if not above or not locate.is_recording(above[0]):
+    if not above or not stored.is_recording(above[0]):
         return None
     return above[0] if report.is_absolute() else Path(os.path.relpath(above[0]))
 

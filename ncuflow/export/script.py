@@ -1,4 +1,5 @@
-"""One point as a Python file that stands alone: torch and FlashInfer, to be run under your own ncu or nsys.
+"""One point, or a kernel of a step, as a Python file that stands alone: torch and FlashInfer, to be run under your own ncu or
+nsys; of a kernel it says when it runs whether it launched what the trace has.
 
 The functions of the project that it needs are in it with every definition that they need, each whole, comments included: nothing
 is written a second time, and nothing is cut by the parameters of a point; arguments that only a check needs go.
@@ -21,12 +22,17 @@ from string import Template
 from types import ModuleType
 from typing import NamedTuple
 
-from ncuflow.findings import stored
+from ncuflow.findings import kernelname, stored
 from ncuflow.io import CommandError, UsageError, read_yaml, resource
 from ncuflow.origin import package_version
+from ncuflow.step import trace as steps
+from ncuflow.step.record import KernelOfStep, StepAnswer
 from ncuflow.sweep import points as sweep
-from ncuflow.sweep.points import Planned
+from ncuflow.sweep.points import Planned, points
 from ncuflow.target import contract, launch, reference
+from ncuflow.target.contract import load
+from ncuflow.target.inputs import TOLERANCE, torch_dtype
+from ncuflow.target.launch import Launch, Params
 
 NAME = "point.py"  # of a file that is written to standard output
 LAUNCH, TENSOR = (launch.__name__, launch.Launch.__name__), (launch.__name__, "Tensor")
@@ -399,3 +405,78 @@ def _renamed(sources: _Sources, key: Key, text: str, names: Mapping[Key, str]) -
     old, new = key[1], names[key]
     defines = rf"(?m)^((?:def|class) |){re.escape(old)}\b"
     return text if old == new else re.sub(defines, rf"\g<1>{new}", text, count=1)
+
+
+# --- a kernel of a step ----------------------------------------------------------------------
+
+
+def prepare(p: Params) -> Launch:
+    """Random matrices, and their product: the weight as [n, k], read transposed, or as [k, n]."""
+    import torch
+
+    of = {"dtype": torch_dtype(p["dtype"]), "device": "cuda"}
+    batch = [p["batch"]] if p["batch"] > 1 else []
+    left = torch.randn(*batch, p["m"], p["k"], **of)
+    if p["transposed"]:
+        right = torch.randn(*batch, p["n"], p["k"], **of).transpose(-1, -2)
+    else:
+        right = torch.randn(*batch, p["k"], p["n"], **of)
+    out = torch.empty(*batch, p["m"], p["n"], **of)
+
+    def run() -> None:
+        torch.matmul(left, right, out=out)
+
+    return Launch(
+        run=run,
+        output=lambda: (out,),
+        reference=lambda: (torch.matmul(left.float(), right.float()),),
+        tolerance=TOLERANCE[p["dtype"]],
+        buffers=lambda: (out,),
+    )
+
+
+TORCH = ("cuBLAS", "CUTLASS", "torch")  # whose kernels torch's products launch
+DSL = " (CuTe DSL)"  # what stands behind the class's name in place of the mangled rest
+
+
+def of_step(trace: Path, number: int, known: list[str] | None = None, name: str = NAME) -> str:
+    """The file of the kernel that has this number in `ncuflow step`; raises CommandError where its shape is not known."""
+    found = steps.step(trace, known=known)
+    one = _kernel(found, number)
+    made, point, params = _made(one, number)
+    assert one.grid is not None and one.block is not None
+    called = one.name.removesuffix(DSL)
+    seen = Seen(called, one.grid, one.block, found.gpu or "an unknown GPU", found.file, number)
+    return script_of(made, point, params, name, seen)
+
+
+def _kernel(found: StepAnswer, number: int) -> KernelOfStep:
+    kernels = [one for group in found.groups for one in group.kernels]
+    if not 1 <= number <= len(kernels):
+        raise UsageError(f"--kernel {number}: the steps of {found.file} have 1 to {len(kernels)}")
+    return kernels[number - 1]
+
+
+def _made(one: KernelOfStep, number: int) -> tuple[Made, str, Params]:
+    """(what makes it, its point, the point's parameters)."""
+    shape, asked = one.shape, f"kernel {number}, {one.name[:80]}"
+    if shape is None or one.grid is None or one.block is None:
+        raise CommandError(f"{asked}, is no kernel with a grid and a block")
+    if not shape.candidates or shape.target is None:
+        why = one.reason.why if one.reason else shape.refusal or "no target counts it"
+        raise CommandError(f"{asked}: its shape is not known: {why}")
+    params = dict(shape.candidates[-1])
+    target = load(shape.target)
+    if target in kernelname.targets_of(kernelname.decode(one.demangled).name):
+        (planned, *_) = points(target, [params])
+        title = f"{target.title}: one launch of FlashInfer"
+        return Made(target.prepare, title, target.name), planned.id, planned.params
+    if one.owner not in TORCH or one.family != "GEMM" or not {"m", "n", "k"} <= {*params}:
+        raise CommandError(
+            f"{asked}: a kernel of {one.owner or 'others'}, which no target launches"
+        )
+    layout = kernelname.built(one.demangled).get("layout", "T")
+    whole = {"batch": 1, "dtype": "f16", **params, "transposed": layout[0] in "Tt"}
+    sizes = "_".join(f"{side.upper()}{whole[side]}" for side in ("m", "n", "k"))
+    title = "A matrix product: one launch of torch"
+    return Made(prepare, title, target.name), f"torch/mm_{sizes}_{whole['dtype']}", whole

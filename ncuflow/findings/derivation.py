@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from pydantic import BaseModel, ConfigDict
 
 from ncuflow import answer, parquet
-from ncuflow.findings import join, locate, profiled, stored
+from ncuflow.findings import join, profiled, stored
 from ncuflow.findings.columns import BY_NAME, Column
 from ncuflow.findings.results import grouped, read
 from ncuflow.format import with_unit
@@ -247,9 +247,9 @@ def found(point: str, name: str, folder: Path | None = None) -> list[TraceStep]:
         if len(index) > MOST_DIGITS:
             raise BadInput(report, f"no launch has an index of {len(index)} digits")
         return list(steps_of_launch(report, int(index), name))
-    if not locate.is_point(point) and folder is None:
+    if not stored.is_point(point) and folder is None:
         raise BadInput(point, "neither a point (TARGET/…) nor REPORT#INDEX of a launch")
-    if name not in BY_NAME and not locate.is_point(point):
+    if name not in BY_NAME and not stored.is_point(point):
         raise BadInput(name, f"no such column; {_near(name)}")
-    with locate.of_point(point, folder) as where:
+    with stored.of_point(point, folder) as where:
         return list(steps(where.outputs, point, name))

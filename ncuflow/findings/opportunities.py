@@ -5,7 +5,7 @@ first, then what nobody tried; what was tried and brought nothing stands last.
 
 The most is the bound that a target declares: a mechanism, whose condition holds at that launch. What the roofs and an
 empty kernel leave of the time bounds it too, and is none by itself: that every kernel could be at its roof is no advice.
-A trial is an effect, which a target declares as a choice, or what was tried elsewhere (``ncuflow.findings.tried``).
+A trial is an effect, which a target declares as a choice, or what was tried elsewhere (``ncuflow.findings.choices``).
 """
 
 from __future__ import annotations
@@ -19,10 +19,20 @@ from ncuflow import expression
 from ncuflow import format as fmt
 from ncuflow.expression import evaluate, holds
 from ncuflow.findings import choices, columns, limiter
-from ncuflow.findings.choices import STEPS, Effect, Subgroup, divided, telling, with_a_change
+from ncuflow.findings.choices import (
+    CHANGES,
+    MUCH,
+    STEPS,
+    Effect,
+    Subgroup,
+    Tried,
+    divided,
+    telling,
+    tried_elsewhere,
+    with_a_change,
+)
 from ncuflow.findings.noise import FASTER, floor_at
 from ncuflow.findings.scope import Scope, point_scope, possible_names
-from ncuflow.findings.tried import CHANGES, MUCH, Tried, elsewhere
 from ncuflow.io import BadInput
 from ncuflow.model import Point, Results, Row
 from ncuflow.parsers.registry import METRICS
@@ -114,7 +124,7 @@ def found(
     if target is None:
         return []
     every = scopes(results) if every is None else every
-    others = elsewhere(results) if tried is None else tried
+    others = tried_elsewhere(results) if tried is None else tried
     try:
         shown = [
             row

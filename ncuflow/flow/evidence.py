@@ -19,7 +19,7 @@ from ncuflow.gpu.table import capability_of
 from ncuflow.io import JsonObject, present
 from ncuflow.model import DEEP, REPORTS
 from ncuflow.parsers import lines
-from ncuflow.run.machine import counters_refused_here, tool
+from ncuflow.run.profiler import counters_refused_here, tool
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import jit_modules, load
 

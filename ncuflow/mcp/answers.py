@@ -25,7 +25,7 @@ from ncuflow.experiments import recorded as advised
 from ncuflow.experiments.record import Advice, Trial
 from ncuflow.explain import launch, verb
 from ncuflow.explain.record import Explanation
-from ncuflow.findings import derivation, locate, profiled, stored
+from ncuflow.findings import derivation, profiled, stored
 from ncuflow.findings.derivation import TraceSteps
 from ncuflow.io import (
     BadInput,
@@ -156,7 +156,7 @@ def list_reports(
     kernel target, or the ids of one target."""
     place = root.inside(folder) if folder else None
     files, folders = _found(place or Path())
-    where = place if place in folders else locate.shipped()
+    where = place if place in folders else stored.shipped()
     named = str(where) if where is place else f"what ships ({location.name(where)})"
     ids = _ids(where)
     if target is not None:
@@ -205,7 +205,7 @@ def _known(target: str) -> None:
 
 def _ids(where: Path) -> dict[str, list[str]]:
     """The ids of the points of outputs or of a recording, by target."""
-    if not locate.is_recording(where):
+    if not stored.is_recording(where):
         results = where / "results"
         every = stored.folder(results if results.is_dir() else where)
         return {name: [point["point"] for point in one["points"]] for name, one in every.items()}
@@ -233,7 +233,7 @@ def show(
     answer's `trace` has both words."""
     report, sign, _ = source.rpartition("#")
     path = root.inside(report if sign else source)
-    if sign or (locate.is_point(source) and not path.exists()):
+    if sign or (stored.is_point(source) and not path.exists()):
         if not metrics:
             raise UsageError("metrics: name the number to trace back, such as duration_ns")
         where = _at_hand(root, folder)
@@ -351,7 +351,7 @@ def advise(
         if patch:
             return _run(["try", f"./{patch}", *words], "--json", Trial, "the record of a trial")
         return _timed(_run(["advise", *words], "--out", Advice, "an advice"), limit)
-    where = root.inside(folder) if folder else locate.shipped()
+    where = root.inside(folder) if folder else stored.shipped()
     _known(target)
     if where.is_dir():
         return _timed(advised.advise(where, [target], {}, METRIC, EFFECT), limit)

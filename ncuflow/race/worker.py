@@ -23,8 +23,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ncuflow.io import JsonObject, UsageError, scratch
-from ncuflow.race import host
 from ncuflow.race.record import CheckedCase, CompileError, Module, Worst
+from ncuflow.race.sides import Packages, pinned
 from ncuflow.run import builds, prepare, timing
 from ncuflow.run import launch as launch
 from ncuflow.sweep.points import Planned
@@ -225,7 +225,7 @@ class Worker:
         self._failed: list[JsonObject] = []
         self._faults = prepare.planted_faults(os.environ)
         self._drawn = Drawn()
-        self._packages = host.Packages()
+        self._packages = Packages()
         self._expected: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
 
     @property
@@ -499,7 +499,7 @@ class Worker:
     def do_host(self, name: str = "", core: int | None = None) -> JsonObject:
         """µs of the host in calls of what is ready, on this core, and in plan() on an idle GPU; none where there is no plan()."""
         launch = self._ready[name].launch
-        with nullcontext() if core is None else host.pinned(core):
+        with nullcontext() if core is None else pinned(core):
             timing.reset(launch)
             calls = timing.call_times(self.device, launch.run, CALLS)
             plans = timing.plan_times(self.device, launch.plan, PLANS) if launch.plan else []
@@ -514,7 +514,7 @@ class Worker:
         {"call": {name: […]}, "plan": the same, of those that have one}."""
         calls: dict[str, list[float]] = {name: [] for name in names}
         plans: dict[str, list[float]] = {name: [] for name in names}
-        with nullcontext() if core is None else host.pinned(core):
+        with nullcontext() if core is None else pinned(core):
             for turn in range(TURNS):
                 first = turn // 2 % len(names)
                 order = [*names[first:], *names[:first]]

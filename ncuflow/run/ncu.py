@@ -24,8 +24,7 @@ from ncuflow.io import UsageError
 from ncuflow.parsers import chips, reader
 from ncuflow.parsers.registry import METRICS, counters
 from ncuflow.process import CaptureError, ProcessExit, output_of, python_environment
-from ncuflow.run.machine import tool
-from ncuflow.run.profiler import LOST, UNFIT, Batch, CaptureAsked, capture, parse_version
+from ncuflow.run.profiler import LOST, UNFIT, Batch, CaptureAsked, capture, parse_version, tool
 from ncuflow.target.contract import Target, load
 
 INTEGER = ("int4", "int8")

@@ -25,8 +25,7 @@ from ncuflow.evidence.points import NO_KERNEL, Contents
 from ncuflow.evidence.scrub import scrub_trace, tables
 from ncuflow.parsers.nsys_sql import export_command
 from ncuflow.process import ProcessExit, output_of, python_environment, run_child
-from ncuflow.run.machine import tool
-from ncuflow.run.profiler import Batch, CaptureAsked, capture, parse_version
+from ncuflow.run.profiler import Batch, CaptureAsked, capture, parse_version, tool
 from ncuflow.target.contract import known
 
 OPTIONS = (

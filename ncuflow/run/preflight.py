@@ -22,7 +22,7 @@ from ncuflow.gpu.lock import gpu_lock
 from ncuflow.io import JsonObject, scratch, write_json
 from ncuflow.model import Provenance
 from ncuflow.origin import package_version
-from ncuflow.run import builds, ceilings, machine, ncu, nsys, profiler
+from ncuflow.run import builds, ceilings, ncu, nsys, profiler
 from ncuflow.run.ceilings import Driver
 
 DISK_NEEDED_GB = 5.0
@@ -169,7 +169,7 @@ def tool_versions() -> dict[str, str | None]:
 
 
 def _tool_version(name: str) -> str | None:
-    program = machine.tool(name)
+    program = profiler.tool(name)
     if program is None:
         return None
     text = process.output_of([program, "--version"]) or ""
@@ -205,7 +205,7 @@ def findings(
     }
     rows = gpu_findings(gpu) + [installed(check, version) for check, version in versions.items()]
     if gpu is not None:
-        rows.append(counter_finding(machine.counters_refused_here()))
+        rows.append(counter_finding(profiler.counters_refused_here()))
         rows.append(process_finding(nvml.first().processes()))
         rows.append(dcgm_finding(process.output_of(["ps", "-eo", "comm"])))
     rows.append(lock_finding(Path(tempfile.gettempdir()) / "nsight-compute-lock", os.getuid()))
@@ -219,7 +219,7 @@ def preflight(recorded: bool, clock_policy: str, counters: bool = True) -> JsonO
     gpu = nvml.first().facts()
     tier, why = "C", "recorded evidence was asked for"
     if not recorded:
-        tier, why = machine.tier_reason(gpu, counters)
+        tier, why = profiler.tier_reason(gpu, counters)
     tools = tool_versions()
     origin = provenance(gpu, tools, tier, clock_policy)
     return {

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from ncuflow.evidence import location, manifest
-from ncuflow.findings import ceilings, choices, locate, stored
+from ncuflow.findings import ceilings, choices, stored
 from ncuflow.findings.choices import Effect
 from ncuflow.gpu.table import product, table
 from ncuflow.io import BadInput, read_as, scratch
@@ -54,7 +54,7 @@ class Reference:
     @cached_property
     def missing(self) -> str | None:
         """How to install what makes results of a recording; None where it is here."""
-        if self.folder is None or not locate.is_recording(self.folder):
+        if self.folder is None or not stored.is_recording(self.folder):
             return None
         try:
             import_module("pyarrow")
@@ -64,10 +64,10 @@ class Reference:
 
     def _results(self, target: str) -> Results | None:
         assert self.folder and self.made
-        if locate.is_recording(self.folder):
+        if stored.is_recording(self.folder):
             if self.missing or target not in manifest.read(self.folder).targets:
                 return None
-            locate.make_results(self.folder, [target], self.made)
+            stored.make_results(self.folder, [target], self.made)
         path = self.made / "results" / f"{target}{stored.SUFFIX}"
         return stored.results(path) if path.is_file() else None
 
@@ -81,9 +81,9 @@ def evidence(gpu: str | None, recording: Path | None, stack: ExitStack) -> Refer
     folder = location.here(recording) if recording else _default(gpu)
     if folder is None:
         return Reference()
-    if not locate.is_recording(folder) and not (folder / "results").is_dir():
+    if not stored.is_recording(folder) and not (folder / "results").is_dir():
         raise BadInput(folder, "neither a recording nor a folder of outputs")
-    made = stack.enter_context(scratch()) if locate.is_recording(folder) else folder
+    made = stack.enter_context(scratch()) if stored.is_recording(folder) else folder
     measured = ceilings.load(folder, None)
     of = _gpu_of(folder)
     # what another GPU reached is no ceiling of this one
@@ -92,7 +92,7 @@ def evidence(gpu: str | None, recording: Path | None, stack: ExitStack) -> Refer
 
 def _gpu_of(folder: Path) -> str | None:
     """The GPU that a recording, or outputs, are of."""
-    if locate.is_recording(folder):
+    if stored.is_recording(folder):
         return manifest.provenance(folder).get("gpu")
     path = folder / "results" / "environment_info.json"
     found = stored.written(path) if path.is_file() else {}

@@ -13,8 +13,7 @@ trace's grid and block, and ends with status 1 where not.
 
 from pathlib import Path
 
-from ncuflow.export import of_step
-from ncuflow.export.script import NAME, planned, script
+from ncuflow.export.script import NAME, of_step, planned, script
 from ncuflow.io import UsageError, emit, not_over
 from ncuflow.verbs.options import OutFile, blocks_of
 
@@ -47,4 +46,4 @@ def command(
     if blocks:
         raise UsageError("--blocks goes with a target, not with --kernel")
     not_over(out, Path(point))
-    emit(of_step.script(Path(point), kernel, known, name), out)
+    emit(of_step(Path(point), kernel, known, name), out)

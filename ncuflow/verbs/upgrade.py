@@ -76,7 +76,7 @@ def command(
     from ncuflow.experiments.upgrade import EXIT, read, upgrade_text
     from ncuflow.experiments.upgrading import UpgradePlan, bisected, upgraded
     from ncuflow.pages.html import experiments as page
-    from ncuflow.sweep import served
+    from ncuflow.sweep import workloads
 
     not_over(out, again, *(workload or ()))
     not_over(html, again, *(workload or ()))
@@ -87,8 +87,8 @@ def command(
     else:
         if not to or not (workload or model):
             raise UsageError("--to VERSION and --workload or --model are needed, or --again RECORD")
-        shapes, refused = served.counted(workload) if workload else ([], [])
-        shapes = served.joined([*shapes, *(served.of_model(model) if model else ())])
+        shapes, refused = workloads.counted(workload) if workload else ([], [])
+        shapes = workloads.joined([*shapes, *(workloads.of_model(model) if model else ())])
         asked = (named(from_), named(to) or "", effect, patience, jobs, explained, cache, refused)
         plan = UpgradePlan(shapes, *asked, slopes, keep=lambda found: _keep(found, out))
         found = upgraded(plan)

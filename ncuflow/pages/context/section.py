@@ -9,10 +9,9 @@ from typing import Any
 
 from ncuflow import format as fmt
 from ncuflow.findings import ceilings, limiter, opportunities, sanity, stored
-from ncuflow.findings.choices import STEPS, Effect, summary
+from ncuflow.findings.choices import CHANGES, STEPS, Effect, Tried, summary
 from ncuflow.findings.join import WAITED, main_kernel, ratio, total
 from ncuflow.findings.scope import Scope
-from ncuflow.findings.tried import CHANGES, Tried
 from ncuflow.format import Struck, change
 from ncuflow.io import BadInput
 from ncuflow.model import Measurement, Point, Results

@@ -24,7 +24,7 @@ from ncuflow.experiments.text import between, departing, longer, ruled, spelled,
 from ncuflow.format import MISSING, in_one_unit, micro, number, percent, quantity, with_unit
 from ncuflow.format import change as relative
 from ncuflow.pages import Context
-from ncuflow.pages.html import static
+from ncuflow.pages.html import page
 from ncuflow.parsers.registry import METRICS
 from ncuflow.race import measure
 
@@ -63,7 +63,7 @@ def _rendered(trials: Sequence[Trial], most: int, said: Sequence[str]) -> str:
         sections += [(f"trial-{view.number}", view.trial.target) for view in views]
     if ranking:
         sections += [(f"trial-{view.number}", view.trial.change.name) for view in views]
-    return static.rendered(
+    return page.framed(
         "trial.html.j2",
         with_unit(len(trials), "changes") if ranking else trials[0].change.name,
         f"{with_unit(len(trials), 'targets') if said else ranked[0][1].target} · {ranked[0][1].gpu or 'unknown GPU'}",
@@ -144,7 +144,7 @@ class TrialView:
         return f"{name}-{self.number}"
 
     @property
-    def sections(self) -> list[static.Section]:
+    def sections(self) -> list[page.Section]:
         """Those that this trial has."""
         has = {
             "right": ("Is it right?", self.cases),
@@ -326,7 +326,7 @@ def rendered_advice(advice: Advice) -> str:
     """The page's text."""
     versions = ", ".join(f"{name} {value}" for name, value in advice.versions.items() if value)
     gpu = advice.gpu or "unknown GPU"
-    return static.rendered(
+    return page.framed(
         "advice.html.j2",
         f"Advice, {gpu}",
         "which choice for which shape",

@@ -13,18 +13,20 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from graphlib import TopologicalSorter
 from itertools import chain
 from pathlib import Path
 from string import Template
 from typing import Any
 
+import jinja2
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from ncuflow.evidence.provenance import one_line
-from ncuflow.findings import stored, tried
-from ncuflow.io import UsageError, read_json, resource, write_text
+from ncuflow.findings import choices, stored
+from ncuflow.io import UsageError, clean, read_json, resource, write_text
 from ncuflow.pages import Context
 from ncuflow.pages.context.section import Findings
 from ncuflow.pages.html import columns as html_columns
@@ -210,7 +212,7 @@ def policy(scripts: Sequence[str]) -> str:
 def share(words: Iterable[str]) -> None:
     """Load what the pages before have read: children of this process find it done."""
     stored.share(words)
-    tried.every()
+    choices.every_tried()
 
 
 def command(
@@ -239,3 +241,47 @@ def command(
         for folder, own in zip(folders, evidence, strict=True)
     ]
     write_text(out, report(sides, [read_json(path) for path in comparison or ()]))
+
+
+# --- pages without views, made of one record each --------------------------------------------
+
+Section = tuple[str, str]  # id of a section, and what the head of the page calls it
+
+
+def framed(
+    template: str, title: str, origin: str, sections: Sequence[Section], **given: Any
+) -> str:
+    """The page's text. title, origin: what its head says of it."""
+    own = f"\n{script(resource(FOLDER), 'static')}"
+    return environment().get_template(template).render(
+        title=title,
+        origin=origin,
+        sections=sections,
+        policy=policy([own]),
+        script=own,
+        style="".join(
+            (resource(FOLDER) / name).read_text(encoding="utf-8")
+            for name in ("style.css", "static.css")
+        ),
+        **given,
+    )  # fmt: skip
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Jinja2 by which all that a record says is text; an undefined name is an error."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(resource(FOLDER)),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_printable,
+    )
+
+
+def _printable(value: Any) -> Any:
+    """What a template prints: characters that a reader could not see are made visible, and a dash is what is not known."""
+    if value is None:
+        return "–"
+    return clean(value) if type(value) is str else value

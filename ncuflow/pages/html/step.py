@@ -3,7 +3,7 @@
 from functools import partial
 
 from ncuflow.format import micro, pct, short
-from ncuflow.pages.html import static
+from ncuflow.pages.html import page
 from ncuflow.step import trace
 from ncuflow.step.record import StepAnswer
 
@@ -23,13 +23,13 @@ FILTERS = {
 
 def rendered(found: StepAnswer) -> str:
     """The page's text, with so many rows of each table at most."""
-    static.environment().filters.update(FILTERS)
+    page.environment().filters.update(FILTERS)
     sections = [("trace", "Trace")]
     for at, group in enumerate(found.groups, 1):
         sections.append((f"steps-{at}", f"{group.kind}{' (graph)' if group.replayed else ''}"))
     origin = f"steps of a trace · {found.gpu or 'unknown GPU'}"
     shown = trace.limited(found, MOST_ROWS)
-    told = static.rendered(
+    told = page.framed(
         "step.html.j2",
         found.file,
         origin,

@@ -10,13 +10,21 @@ from typing import Any
 
 from ncuflow.expression import names
 from ncuflow.findings import limiter, waits
-from ncuflow.findings.choices import Effect, divided, effects, same_launches, summary, within
+from ncuflow.findings.choices import (
+    CHANGES,
+    Effect,
+    divided,
+    effects,
+    same_launches,
+    summary,
+    tried_elsewhere,
+    within,
+)
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import is_torchs, main_kernel
 from ncuflow.findings.kernelname import Decoder, decode
 from ncuflow.findings.opportunities import turning
 from ncuflow.findings.steps import LAYERS, Step, planned, steps
-from ncuflow.findings.tried import CHANGES, elsewhere
 from ncuflow.io import read_yaml, resource
 from ncuflow.model import Kernel, Point, Results
 from ncuflow.pages import Context
@@ -476,7 +484,7 @@ def _turned(choice: Choice, found: list[Effect], results: Results) -> str:
         for one in target.opportunities
         if one.choice == choice.key and not one.inverted and one.metric == choice.metrics[0]
     }
-    every = [one for one in elsewhere(results) if one.what in named]
+    every = [one for one in tried_elsewhere(results) if one.what in named]
     others = [one for one in every if not one.source.startswith(CHANGES)]
     other_way = [tried for part in divided(found) for tried in turning(part, others)]
     return f"; counterexample: {turned(other_way)}" if other_way else ""

@@ -12,7 +12,7 @@ from typing import Any
 
 from ncuflow.evidence.points import NOT_CAPTURED
 from ncuflow.evidence.provenance import together
-from ncuflow.findings import stored, tried
+from ncuflow.findings import choices, stored
 from ncuflow.findings.jit import elsewhere
 from ncuflow.findings.limiter import BOUND, CEILING, LATENCY, PARTLY, WAITING
 from ncuflow.findings.opportunities import GROUPS, LOST, UNTRIED, WON
@@ -219,7 +219,7 @@ def render(page: str, findings: Findings, target: str | None = None) -> str:
 def share(words: Sequence[str]) -> None:
     """Load what the pages of all targets are made of: children of this process find it done."""
     stored.share(words)
-    tried.every()
+    choices.every_tried()
     compile_shared()
     if "--figures" in words:
         from ncuflow.pages.markdown import figures  # noqa: F401 - for the children to inherit
