@@ -14,10 +14,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from results_data import PROVENANCE, entry, kernel, results
 
-from ncuflow.pages.context.section import target_section
-from ncuflow.pages.context.series import best
 from ncuflow.pages.markdown import figures, guide
 from ncuflow.pages.markdown.rendering import environment
+from ncuflow.pages.section import target_section
+from ncuflow.pages.series import best
 
 HMMA, HGMMA = 2000.0, 3000.0  # made up: FLOP a cycle and SM
 CLOCK, SMS = 1e9, 100.0

@@ -12,10 +12,10 @@ from results_data import PROVENANCE, entry, launched
 from ncuflow.findings.choices import Effect
 from ncuflow.findings.jit import summary
 from ncuflow.model import Results
-from ncuflow.pages.context.section import Findings
 from ncuflow.pages.markdown import guide, guide_kernels
 from ncuflow.pages.markdown.pages import render
 from ncuflow.pages.markdown.rendering import environment
+from ncuflow.pages.section import Findings
 from ncuflow.parsers.registry import counters
 from ncuflow.target.contract import known
 

@@ -15,10 +15,10 @@ from ncuflow.findings.ceilings import environment_info
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.results import read
 from ncuflow.io import BadInput
-from ncuflow.pages.context.section import Findings
 from ncuflow.pages.html import page as html
 from ncuflow.pages.html.columns import main
 from ncuflow.pages.markdown.pages import render
+from ncuflow.pages.section import Findings
 
 TARGETS = ("prefill", "decode", "rmsnorm", "rope", "merge_state")
 LARGEST = 1.5e6  # bytes, of the shipped recording's file

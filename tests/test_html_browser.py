@@ -19,8 +19,8 @@ from ncuflow.findings import limiter
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.results import read
 from ncuflow.format import micro, number, pct, percent, quantity, si
-from ncuflow.pages.context.section import Findings
 from ncuflow.pages.html import page as html
+from ncuflow.pages.section import Findings
 from ncuflow.parsers.registry import METRICS
 
 playwright = pytest.importorskip("playwright.sync_api")

@@ -31,10 +31,10 @@ from ncuflow.format import MISSING, percent
 from ncuflow.gpu.table import device
 from ncuflow.io import read_json
 from ncuflow.model import Kernel, Results
-from ncuflow.pages.context.section import _opportunity, brought, opportunity_rows, target_section
 from ncuflow.pages.markdown import figures, guide, guide_kernels
 from ncuflow.pages.markdown.pages import conclusion, report_context, to_try
 from ncuflow.pages.markdown.rendering import environment
+from ncuflow.pages.section import _opportunity, brought, opportunity_rows, target_section
 from ncuflow.target.contract import Choice, known
 from scripts import tried as tried_script
 

@@ -13,10 +13,10 @@ from results_data import PROVENANCE
 from ncuflow.compare.records import Thresholds
 from ncuflow.compare.verdict import compare
 from ncuflow.export import formats as export
-from ncuflow.pages.context.section import Findings
 from ncuflow.pages.markdown import comparison as compare_page
 from ncuflow.pages.markdown import gpu_pages, pages, rendering
 from ncuflow.pages.markdown import rendering as markdown
+from ncuflow.pages.section import Findings
 
 TEMPLATES = sorted([*(ROOT / "templates").rglob("*.j2"), *(ROOT / "scripts").rglob("*.j2")])
 

@@ -26,14 +26,14 @@ from ncuflow.findings.opportunities import (
 from ncuflow.findings.scope import Scope
 from ncuflow.io import BadInput, read_json
 from ncuflow.model import Results
-from ncuflow.pages.context.section import (
+from ncuflow.pages.markdown.pages import to_try
+from ncuflow.pages.section import (
     _opportunity,
     brought,
     fared,
     file_and_line,
     opportunity_rows,
 )
-from ncuflow.pages.markdown.pages import to_try
 from ncuflow.target.contract import Choice, Opportunity, Target, known
 from ncuflow.target.source import Symbol
 

@@ -15,8 +15,8 @@ from test_html_browser import browser, chromium
 from test_view import DECODE
 
 from ncuflow.compare import verdict
-from ncuflow.pages.context.section import Findings
 from ncuflow.pages.html import page as html
+from ncuflow.pages.section import Findings
 
 pytestmark = pytest.mark.browser
 __all__ = ["browser", "chromium"]  # fixtures

@@ -16,9 +16,9 @@ from ncuflow.findings.ceilings import environment_info
 from ncuflow.findings.opportunities import found as opportunities
 from ncuflow.format import Struck
 from ncuflow.io import BadInput, read_json, write_json
-from ncuflow.pages.context import series
-from ncuflow.pages.context.section import Findings, target_section
+from ncuflow.pages import series
 from ncuflow.pages.markdown import figures, gpu_pages, guide, pages, rendering
+from ncuflow.pages.section import Findings, target_section
 from ncuflow.target.contract import known
 
 SAMPLE = ROOT / "docs" / "sample"

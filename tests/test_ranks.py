@@ -14,10 +14,10 @@ from ncuflow.findings.choices import effects
 from ncuflow.findings.opportunities import WON, found, scopes
 from ncuflow.gpu import use
 from ncuflow.model import Results
-from ncuflow.pages.context.section import target_section
 from ncuflow.pages.markdown import figures, guide
 from ncuflow.pages.markdown.pages import to_try
 from ncuflow.pages.markdown.rendering import environment
+from ncuflow.pages.section import target_section
 from ncuflow.target import ranks
 from ncuflow.target.contract import load
 

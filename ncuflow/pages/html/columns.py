@@ -20,8 +20,8 @@ from ncuflow.findings.results import read, read_some
 from ncuflow.format import Struck, change, number, percent, with_unit
 from ncuflow.io import BadInput, JsonObject
 from ncuflow.model import SOFTWARE, Kernel, LineRow, Point, Results
-from ncuflow.pages.context.section import Findings, target_section
-from ncuflow.pages.context.series import tensor_kinds
+from ncuflow.pages.section import Findings, target_section
+from ncuflow.pages.series import tensor_kinds
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.stalls import STALL_REASONS

@@ -28,9 +28,9 @@ from ncuflow.evidence.provenance import one_line
 from ncuflow.findings import choices, stored
 from ncuflow.io import UsageError, clean, read_json, resource, write_text
 from ncuflow.pages import Context
-from ncuflow.pages.context.section import Findings
 from ncuflow.pages.html import columns as html_columns
 from ncuflow.pages.html.columns import told
+from ncuflow.pages.section import Findings
 
 # Where a link to a page that has a view of its own leads.
 VIEWS = {

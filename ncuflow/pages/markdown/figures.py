@@ -24,7 +24,7 @@ from ncuflow.findings.join import is_merge, main_kernel
 from ncuflow.format import plain
 from ncuflow.io import write_text
 from ncuflow.model import Measurement, Point, Provenance, Results
-from ncuflow.pages.context.series import Curve, axis_of, drawn, series_of, spread, tensor_kinds
+from ncuflow.pages.series import Curve, axis_of, drawn, series_of, spread, tensor_kinds
 from ncuflow.parsers.stalls import OTHER, STALL_REASONS
 
 # Okabe and Ito's palette: told apart by colour-blind readers.

@@ -28,9 +28,9 @@ from ncuflow.findings.steps import LAYERS, Step, planned, steps
 from ncuflow.io import read_yaml, resource
 from ncuflow.model import Kernel, Point, Results
 from ncuflow.pages import Context
-from ncuflow.pages.context.section import Findings, fared, file_and_line, sent, turned
-from ncuflow.pages.context.series import axis_of, best, varying
 from ncuflow.pages.markdown import guide_kernels
+from ncuflow.pages.section import Findings, fared, file_and_line, sent, turned
+from ncuflow.pages.series import axis_of, best, varying
 from ncuflow.target.contract import Choice, Option, Target, known, template_folders
 from ncuflow.target.launch import Params
 

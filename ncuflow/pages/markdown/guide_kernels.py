@@ -16,7 +16,7 @@ from ncuflow.gpu.table import device
 from ncuflow.io import read_json, read_yaml, resource
 from ncuflow.model import Kernel, Point, Results, Row
 from ncuflow.pages import Context
-from ncuflow.pages.context.series import MMA_FLOP, spread, tensor_kinds, tensor_peak
+from ncuflow.pages.series import MMA_FLOP, spread, tensor_kinds, tensor_peak
 from ncuflow.parsers.chips import CHIPS
 from ncuflow.parsers.registry import counters
 from ncuflow.target.contract import Target, known, ordered

@@ -20,9 +20,9 @@ from ncuflow.findings.steps import planned
 from ncuflow.io import write_text
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
-from ncuflow.pages.context.section import Findings, target_section, title
 from ncuflow.pages.markdown import guide
 from ncuflow.pages.markdown.rendering import compile_shared, environment, single_spaced, text
+from ncuflow.pages.section import Findings, target_section, title
 from ncuflow.target.contract import known
 
 CAPTURED = {

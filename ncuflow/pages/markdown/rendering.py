@@ -22,7 +22,7 @@ from ncuflow.findings.limiter import CEILING, LATENCY, label, words
 from ncuflow.findings.noise import CONFIDENCE, FASTER
 from ncuflow.format import MISSING, Struck, micro, number, pct, percent, si, with_unit
 from ncuflow.model import SOFTWARE, Measurement
-from ncuflow.pages.context.series import MMA_FLOP, MOVED
+from ncuflow.pages.series import MMA_FLOP, MOVED
 from ncuflow.target.contract import template_folders
 
 SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")

@@ -16,7 +16,7 @@ from ncuflow.format import Struck, change
 from ncuflow.io import BadInput
 from ncuflow.model import Measurement, Point, Results
 from ncuflow.pages import Context
-from ncuflow.pages.context.series import MOVED, PAST_DRAM, axis_of, best, spread, usual, varying
+from ncuflow.pages.series import MOVED, PAST_DRAM, axis_of, best, spread, usual, varying
 from ncuflow.target.contract import Target, known, ordered
 from ncuflow.target.source import Symbol
 
