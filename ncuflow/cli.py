@@ -92,7 +92,7 @@ RULES = {
     "static-cute": ("ncuflow.static.build", "a kernel of CuTe DSL, compiled without a GPU"),
     "static-results": ("ncuflow.static.results", "launches of a sweep on a GPU that is not there"),
     "claims-predicted": ("ncuflow.claims.audit", "claims compared with predicted times"),
-    "source-index": ("ncuflow.source.index", "symbols and kernels of the installed FlashInfer"),
+    "source-index": ("ncuflow.source", "symbols and kernels of the installed FlashInfer"),
     "tables": ("ncuflow.parsers.tables", "captures of a target -> tables"),
     "results": ("ncuflow.findings.results", "tables of a target -> joined measurements"),
     "environment": ("ncuflow.findings.ceilings", "the machine, its versions and ceilings"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ncuflow.source import index as sourceindex
+from ncuflow import source as sourceindex
 from ncuflow.target.contract import known
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from flashinfer_source import flashinfer_package, made_package, write
 
+from ncuflow import source as sourceindex
 from ncuflow.cli import dispatch
 from ncuflow.process import CaptureError
-from ncuflow.source import index as sourceindex
-from ncuflow.source.index import functions, templates_of
+from ncuflow.source import functions, templates_of
 from ncuflow.target.contract import known, load
 
 CUDA = textwrap.dedent(

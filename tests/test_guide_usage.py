@@ -10,8 +10,8 @@ import pytest
 from conftest import some
 from flashinfer_source import flashinfer_package
 
+from ncuflow import source
 from ncuflow.pages.markdown import guide
-from ncuflow.source import index
 from ncuflow.target.contract import known
 
 GUIDE = Path(__file__).parents[1] / "templates" / "guide"
@@ -33,7 +33,7 @@ def signature(node: ast.FunctionDef) -> inspect.Signature:
     optional = {False: KINDS.empty, True: None}
     return inspect.Signature(
         KINDS(row["name"], KIND[row["kind"]], default=optional[row["default"] is not None])
-        for row in index.parameters(node)
+        for row in source.parameters(node)
     )
 
 

@@ -8,7 +8,7 @@ from flashinfer_source import flashinfer_package
 
 from ncuflow.findings.kernelname import SHIPPED, Decoder, canonical, decode
 from ncuflow.parsers import demangled
-from ncuflow.source.index import Package, templates, version
+from ncuflow.source import Package, templates, version
 from ncuflow.target.contract import known
 
 DECODE = (

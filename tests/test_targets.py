@@ -36,8 +36,8 @@ from ncuflow.io import write_json
 from ncuflow.pages.markdown import guide as guide_pages
 from ncuflow.pages.markdown.guide_kernels import parameter_tables
 from ncuflow.pages.markdown.pages import Findings, render
-from ncuflow.source.index import Package
-from ncuflow.source.index import index as source_index
+from ncuflow.source import Package
+from ncuflow.source import index as source_index
 from ncuflow.sweep import points as sweep
 from ncuflow.target import reference
 from ncuflow.target.attention import plan_info

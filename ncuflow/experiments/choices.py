@@ -25,7 +25,7 @@ from ncuflow.expression import holds, terms
 from ncuflow.findings.choices import separating
 from ncuflow.io import JsonObject, write_text
 from ncuflow.record import GPU, each
-from ncuflow.source.index import functions
+from ncuflow.source import functions
 from ncuflow.sweep.points import Planned, expand
 from ncuflow.target.contract import Target, known, traits
 from ncuflow.target.launch import Params

@@ -1,1 +1,0 @@
-"""The installed FlashInfer: its Python API, CUDA headers and symbols."""
