@@ -12,9 +12,9 @@ import pytest
 import yaml
 from conftest import ROOT, some
 
+from ncuflow import mcp
 from ncuflow.cli import COMMANDS, app, named
-from ncuflow.mcp import server
-from ncuflow.mcp.answers import Root
+from ncuflow.mcp import Root
 from ncuflow.target.contract import known
 
 SKILL = ROOT / "skills/ncuflow/SKILL.md"
@@ -87,7 +87,7 @@ def test_a_skill_says_what_it_is_for_and_stays_short() -> None:
 
 def test_the_tools_that_programs_are_told_of_are_those_that_are_served() -> None:
     pytest.importorskip("mcp")
-    served = asyncio.run(server.made(Root(ROOT, runs=True)).list_tools())
+    served = asyncio.run(mcp.server(Root(ROOT, runs=True)).list_tools())
     page = (ROOT / "docs/agents.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| [^|]+ \|$", page, re.MULTILINE)
     assert {name: re.findall(r"`(\w+)`", arguments) for name, arguments in rows} == {

@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
+from ncuflow import mcp
 from ncuflow.cli import ended
 from ncuflow.experiments import recorded
 from ncuflow.experiments.record import ChangeRecord, Trial
 from ncuflow.io import BadInput, CommandError
-from ncuflow.mcp import answers, server
-from ncuflow.mcp.answers import Root
-from ncuflow.mcp.fit import MOST_BYTES, text
+from ncuflow.mcp import MOST_BYTES, Root, text
 from ncuflow.step import trace as stepped
 
 RECORDINGS = ROOT / "recordings"
@@ -222,8 +221,8 @@ def test_outputs_that_nobody_named_are_held_to_the_same(root: Root) -> None:
     """A point is looked for below outputs/ of the folder."""
     (root.folder / "outputs").symlink_to(root.folder.parent / "beside")
     for ask in (
-        lambda: answers.explain(root, POINT, None, None, 5),
-        lambda: answers.show(root, POINT, ["time_cold_us"], None, 5),
+        lambda: mcp.explain(root, POINT, None, None, 5),
+        lambda: mcp.show(root, POINT, ["time_cold_us"], None, 5),
     ):
         with pytest.raises(BadInput, match="a link that leads out"):
             ask()
@@ -234,7 +233,7 @@ def test_what_lies_above_the_folder_is_not_looked_at(tmp_path, monkeypatch):
     monkeypatch.chdir((RECORDINGS / REPORT).parent)
     seen: list[Path] = []
     monkeypatch.setattr("ncuflow.findings.stored.is_recording", seen.append)
-    found = answers.explain(Root(Path.cwd()), REPORT.name, "0", None, 5)
+    found = mcp.explain(Root(Path.cwd()), REPORT.name, "0", None, 5)
     assert found.limit is not None and seen == []
 
 
@@ -252,24 +251,24 @@ def test_a_trial_is_the_record_that_the_command_writes(root, monkeypatch):
             Path(out.removeprefix("--json=")).write_text(trial.model_dump_json(), "utf-8")
         return subprocess.CompletedProcess(command, 1, "", "usage: …\nerror: no NVIDIA GPU\n")
 
-    monkeypatch.setattr(answers.subprocess, "run", fake)
+    monkeypatch.setattr(mcp.subprocess, "run", fake)
     blocks, runs = [{"batch": 4}], replace(root, runs=True)
     for asked in ({"change": "x.patch"}, {"race": True}):
         with pytest.raises(CommandError, match="serve with --allow-run"):
-            answers.advise(root, "decode", **asked)
+            mcp.advise(root, "decode", **asked)
     assert commands == []
-    assert answers.advise(runs, "decode", None, False, "x.patch", blocks, "3%") == trial
+    assert mcp.advise(runs, "decode", None, False, "x.patch", blocks, "3%") == trial
     assert commands[0][1:5] == ["-m", "ncuflow", "try", "./x.patch"]
     assert {"--target=decode", "--effect=3%", '--blocks=[{"batch": 4}]'} <= {*commands[0]}
     with pytest.raises(CommandError, match=r"^no NVIDIA GPU$"):
-        answers.advise(runs, "decode", change="-x.patch")
+        mcp.advise(runs, "decode", change="-x.patch")
     assert commands[1][4] == "./-x.patch"  # a path, and no option
 
 
 def test_recorded_advice_has_the_choices_that_were_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(RECORDINGS)
     root = Root(RECORDINGS)
-    found = answers.advise(root, "decode", "h200/0.7.2/decode", limit=3)
+    found = mcp.advise(root, "decode", "h200/0.7.2/decode", limit=3)
     whole = recorded.advise(RECORDINGS / "h200/0.7.2/decode", ["decode"], {}, "time_cold_us", 0.02)
     assert [one.shape for one in found.shapes] == [one.shape for one in whole.shapes[:3]]
     assert found.rules == whole.rules and found.shapes[2].cause == whole.shapes[2].cause
@@ -278,16 +277,16 @@ def test_recorded_advice_has_the_choices_that_were_timed(monkeypatch: pytest.Mon
     # three shapes further on, and a default that was not recorded
     assert found.left_out == len(whole.shapes) - 3 + 1
     with pytest.raises(CommandError, match="unknown kernel target 'decoed'"):
-        answers.advise(root, "decoed")
+        mcp.advise(root, "decoed")
 
 
 def test_a_written_advice_is_read_and_a_race_is_the_commands(tmp_path, monkeypatch):
     whole = recorded.advise(RECORDINGS / "h200/0.7.2/decode", ["decode"], {}, "time_cold_us", 0.02)
     monkeypatch.chdir(tmp_path)
     Path("a.json").write_text(whole.model_dump_json(), encoding="utf-8")
-    found = answers.advise(Root(tmp_path), "decode", "a.json", limit=50)
+    found = mcp.advise(Root(tmp_path), "decode", "a.json", limit=50)
     assert len(found.shapes) == len(whole.shapes) and found.rules == whole.rules
-    assert answers.advise(Root(tmp_path), "prefill", "a.json", limit=50).shapes == []
+    assert mcp.advise(Root(tmp_path), "prefill", "a.json", limit=50).shapes == []
     commands: list[list[str]] = []
 
     def fake(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
@@ -296,9 +295,9 @@ def test_a_written_advice_is_read_and_a_race_is_the_commands(tmp_path, monkeypat
         Path(out.removeprefix("--out=")).write_text(whole.model_dump_json(), encoding="utf-8")
         return subprocess.CompletedProcess(command, 3, "", "")
 
-    monkeypatch.setattr(answers.subprocess, "run", fake)
+    monkeypatch.setattr(mcp.subprocess, "run", fake)
     runs = Root(tmp_path, runs=True)
-    raced = answers.advise(runs, "decode", race=True, blocks=[{"batch": 4}], effect="3%", limit=2)
+    raced = mcp.advise(runs, "decode", race=True, blocks=[{"batch": 4}], effect="3%", limit=2)
     assert [one.shape for one in raced.shapes] == [one.shape for one in whole.shapes[:2]]
     assert {"advise", "--target=decode", "--effect=3%", '--blocks=[{"batch": 4}]'} <= {*commands[0]}
 
@@ -318,7 +317,7 @@ def test_an_answer_that_is_cut_says_so_and_keeps_small_lists_and_each_part(tmp_p
 
 def test_without_the_package_it_says_what_to_install(root, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
-    assert ended(lambda: bool(server.made(root))) == 1
+    assert ended(lambda: bool(mcp.server(root))) == 1
     said = capsys.readouterr().err
     assert said.startswith("error: the package mcp is missing: pip install")
 
@@ -329,7 +328,7 @@ def test_nsys_is_started_for_nobody_unless_runs_are_allowed(root: Root) -> None:
         packed.write(b"NVIDIA Tegra Profiler Report")
     for name in ("a.nsys-rep", "b.nsys-rep.xz"):
         with pytest.raises(BadInput, match="nsys reads it, which --allow-run allows"):
-            answers.show(root, name)
+            mcp.show(root, name)
         assert Root(root.folder, runs=True).inside(name) == Path(name)
 
 

@@ -11,7 +11,7 @@ docs/agents.md has the tools, and how their answers are read.
 from pathlib import Path
 
 from ncuflow.io import UsageError
-from ncuflow.mcp.server import serve
+from ncuflow.mcp import serve
 
 
 def command(*, root: Path = Path(), allow_run: bool = False) -> None:

@@ -1,20 +1,23 @@
-"""The tools: one function for each question, over what the other rooms say. Every path is asked of the `Root` first.
+"""Questions of programs: a tool for each, over what the other rooms say, and their server of the Model Context Protocol. Every
+path is asked of the `Root` first.
 
 A function's name, arguments and first words are those of its tool. An answer is the record that the command of that name prints
-with ``--json``; without ``limit`` what of it fits (`fit.py`).
+with ``--json``; without ``limit`` what of it fits in four kilobytes.
 """
 
+import inspect
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from ncuflow.answer import AnswerPart, cut, limited
 from ncuflow.compare import verdict
@@ -33,10 +36,13 @@ from ncuflow.io import (
     JsonObject,
     UsageError,
     clean,
+    fault,
     read_as,
+    refused,
     scratch,
     sniff_packed,
 )
+from ncuflow.origin import package_version
 from ncuflow.parsers import show as shown
 from ncuflow.process import die_with_parent, python_environment
 from ncuflow.race import EFFECT
@@ -392,3 +398,166 @@ def _run(words: Sequence[str], option: str, kind: type[T], what: str) -> T:
 
 
 TOOLS = (list_reports, show, explain, compare, step, advise)
+
+
+# --- an answer's text, and the server --------------------------------------------------------
+
+MOST_BYTES = 4096
+LONGEST = 240  # characters of a text in an answer that is cut to fit
+SMALL = 150  # bytes of a list that stays whole: a grid, an interval
+MAPS = ("columns", "metrics")  # mappings that are cut as lists are
+
+
+def text(found: BaseModel, whole: bool) -> str:
+    """An answer as JSON: whole, or what fits. Then numbers have six digits, a null is left out, and the longest lists lose their
+    last entries, which ``left_out`` counts."""
+    document = found.model_dump(mode="json", by_alias=True)
+    if whole:
+        return _dumped(document)
+    fitted = _sourced(_brief(document))
+    while len(_dumped(fitted).encode()) > MOST_BYTES and (longest := _longest(fitted)):
+        kept = len(longest) // 2
+        fitted["left_out"] = fitted.get("left_out", 0) + len(longest) - kept
+        if isinstance(longest, list):
+            del longest[kept:]
+        else:
+            for key in [*longest][kept:]:
+                del longest[key]
+    return _dumped(fitted)
+
+
+def _longest(value: JsonObject) -> list[Any] | dict[str, Any] | None:
+    """What is cut next: of lists of several entries the longest that holds no other such; then one of a single entry."""
+    found = [one for one in _lists(value, "") if one[1] > SMALL]
+    return max(found, key=lambda one: (len(one[2]) > 1, one[0], one[1]))[2] if found else None
+
+
+def _lists(value: Any, name: str) -> Iterator[tuple[bool, int, Any]]:
+    """Each list and mapping that may be cut, those inside it before it: whether none of these has several entries, its bytes
+    beside them, and itself."""
+    within, lowest = 0, True
+    for key, one in value.items() if isinstance(value, dict) else (("", one) for one in value):
+        for leaf, size, inner in _lists(one, key) if isinstance(one, dict | list) else ():
+            within += size
+            lowest = lowest and not (len(inner) > 1 and size > SMALL)
+            yield leaf, size, inner
+    if isinstance(value, list) or name in MAPS:
+        yield lowest, len(_dumped(value)) - within, value
+
+
+def _sourced(document: JsonObject) -> JsonObject:
+    """With the first of the words of all ``trace`` once, as ``source``, where it is the same of all."""
+    found = [one for one in _objects(document) if " " in str(one.get("trace"))]
+    sources = {one["trace"].rpartition(" ")[0] for one in found}
+    if len(found) < 2 or len(sources) > 1:
+        return document
+    for one in found:
+        one["trace"] = one["trace"].rpartition(" ")[2]
+    return document | {"source": sources.pop().strip("'")}
+
+
+def _objects(value: Any) -> Iterator[JsonObject]:
+    if isinstance(value, dict):
+        yield value
+    for one in value.values() if isinstance(value, dict) else value:
+        if isinstance(one, dict | list):
+            yield from _objects(one)
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _brief(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _brief(one) for key, one in value.items() if one is not None}
+    if isinstance(value, list):
+        return [_brief(one) for one in value]
+    if isinstance(value, str) and len(value) > LONGEST:
+        return f"{value[:LONGEST]} …"
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+LONGEST_NAME = 60  # characters of an argument's name that are said back
+INSTRUCTIONS = """Measured facts about GPU kernels, FlashInfer's above all. A number has a unit, a tier (A: counted here and now;
+B: timed here, not counted; C: recorded elsewhere; S: compiled, never run) and in `trace` the words (source, metric) with which
+`show` shows where it comes from; of a table `columns` has unit and tier once. null or absent is not known, never zero. left_out
+counts what was cut: ask with `limit` for whole entries. A verdict of compare or of a change stands for itself: "inconclusive",
+"not tested" and "undecided" are no "same". What a line waits for is seldom caused at that line. A suggestion is no result
+until it was tried."""
+
+
+def server(root: Root) -> Any:
+    """The server (`mcp.server.mcpserver.MCPServer`) with its tools. Raises ModuleNotFoundError where `mcp` is not installed."""
+    from mcp.server.mcpserver import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.server.mcpserver.tools import Tool
+    from mcp.types import ToolAnnotations
+
+    class StrictTool(Tool):  # type: ignore[misc, unused-ignore]
+        """A tool that refuses in one line an argument which it does not have, or that is not what it should be: who misspelt one
+        would take the answer for another's."""
+
+        async def run(self, arguments: JsonObject, *rest: Any, **options: Any) -> Any:
+            known = self.parameters["properties"]
+            if strange := [name for name in arguments if name not in known]:
+                raise ToolError(
+                    f"no argument {clean(strange[0])[:LONGEST_NAME]!r}; there are: {', '.join(known)}"
+                )
+            try:
+                self.fn_metadata.validate_arguments(arguments)
+            except ValidationError as error:
+                raise ToolError(" ".join(clean(fault(error)).split())) from None
+            return await super().run(arguments, *rest, **options)
+
+    def tool(question: Callable[..., Any]) -> Any:
+        """The tool of a function, whose first argument is the root; an answer that cannot be had is the one line that the command
+        would say."""
+
+        def ask(**asked: Any) -> str:
+            try:
+                return text(question(root, **asked), whole=asked["limit"] is not None)
+            except CommandError as error:
+                raise ToolError(" ".join(clean(str(error)).split())) from None
+            except OSError as error:
+                raise ToolError(clean(refused(error))) from None
+
+        signature = inspect.signature(question, eval_str=True)
+        own = [*signature.parameters.values()][1:]
+        ask.__signature__ = signature.replace(parameters=own, return_annotation=str)  # type: ignore[attr-defined]
+        runs = root.runs and question is advise
+        made = StrictTool.from_function(
+            ask,
+            question.__name__,
+            description=inspect.getdoc(question),
+            annotations=ToolAnnotations(read_only_hint=not runs, open_world_hint=False),
+            structured_output=False,
+        )
+        made.parameters = _untitled(made.parameters) | {"additionalProperties": False}
+        return made
+
+    return MCPServer(
+        "ncuflow", instructions=INSTRUCTIONS, version=package_version("ncuflow") or "0", log_level="ERROR",
+        tools=[tool(one) for one in TOOLS],
+    )  # fmt: skip
+
+
+def _untitled(schema: Any) -> Any:
+    """A schema of arguments without the titles that pydantic makes of their names."""
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _untitled(one) for key, one in schema.items() if key != "title"}
+
+
+def serve(root: Path, allow_run: bool) -> None:
+    """Answer on standard input and output, until that ends."""
+    os.chdir(root)
+    answering = server(Root(Path.cwd(), allow_run))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
+    answering.run()
+
+
+def _end(number: int, frame: object) -> None:
+    """At once: a thread waits for the next question, and would be waited for. What runs for a question ends with its parent."""
+    os._exit(128 + number)

@@ -1,1 +1,0 @@
-"""Questions of programs: what the other rooms know, over the Model Context Protocol."""
