@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Opportunity, Target, Work, dependent_launch
+from ncuflow.target.contract import Choice, Target, Work, dependent_launch
 from ncuflow.target.inputs import ITEMSIZE, TINY, TOLERANCE, tiny, torch_dtype
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
@@ -215,26 +215,5 @@ TARGET = Target(
             names=("one", "two"),
         ),
         dependent_launch("activation_pdl"),
-    ),
-    opportunities=(
-        Opportunity(
-            what="one kernel instead of two",
-            shown="apart, {bytes_analytic} are moved: the activation is written and read again; DRAM is busy {sol_dram_pct} of "
-            "the longer kernel's time",
-            where="fused == 'off'",
-            symbol=_KERNEL,
-            change="`silu_and_mul`, `gelu_and_mul` or `gelu_tanh_and_mul` over both projections in one row",
-            choice="activation_fused",
-            inverted=True,
-        ),
-        Opportunity(
-            what="GELU by tanh",
-            shown="schedulers issue in {issue_active} of their active cycles, DRAM is busy {sol_dram_pct} of the time: the "
-            "instructions of erf hold up the bytes",
-            where="variant == 'gelu' and issue_active >= 0.5",
-            symbol=_KERNEL,
-            change="`gelu_tanh_and_mul`, where the model was trained with it",
-            choice="gelu_erf",
-        ),
     ),
 )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ncuflow.target import ranks, reference
-from ncuflow.target.contract import Choice, Opportunity, Target, Work
+from ncuflow.target.contract import Choice, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor
 from ncuflow.target.source import Backend, Build, Jit, Source, Symbol, no_backend, rival
@@ -404,16 +404,5 @@ TARGET = Target(
             "auto",
         ),
         Choice("allreduce_vllm_nccl", "vLLM's or NCCL, a norm apart", "variant", "vllm", NCCL),
-    ),
-    opportunities=(
-        Opportunity(
-            what="two shots",
-            shown="one shot sends the {tokens} rows of each rank to all {ranks}; two send the same in parts, and the sums round",
-            where="variant == 'oneshot' and ranks > 2",
-            symbol=Symbol("trtllm_allreduce_fusion", "comm/trtllm_ar.py"),
-            change="`use_oneshot=False` from the size on at which the choice below turns",
-            choice="allreduce_shots",
-            bound="1 - 2 / ranks",
-        ),
     ),
 )

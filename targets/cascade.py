@@ -7,12 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ncuflow.target import attention
-from ncuflow.target.contract import Choice, Opportunity, Target, Work
+from ncuflow.target.contract import Choice, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, PageTable, pages_for, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, returning
 from ncuflow.target.source import Build, Jit, Source, Symbol
-
-_WRAPPER = Symbol("MultiLevelCascadeAttentionWrapper", "cascade.py")
 
 
 def point_id(p: Params) -> str:
@@ -187,37 +185,6 @@ TARGET = Target(
             "variant",
             "flat",
             "cascade",
-        ),
-    ),
-    opportunities=(
-        Opportunity(
-            what="the prefix once for all sequences",
-            shown="{batch} sequences read {prefix} tokens of one prefix: L2 is busy {sol_l2_pct} of the time, DRAM "
-            "{sol_dram_pct}",
-            where="variant == 'flat'",
-            symbol=_WRAPPER,
-            change="`MultiLevelCascadeAttentionWrapper` with the prefix as its first level",
-            choice="cascade",
-        ),
-        Opportunity(
-            what="fa2 for levels that leave fa3's tiles empty",
-            shown="over all levels the tensor cores do {flops_tensor_counted} where {flops_analytic} are asked for: fa3's tile "
-            "is 128 query rows, and a sequence's own level has one per head",
-            where="variant == 'cascade' and main_kernel == 'PrefillWithKVCacheKernel' "
-            "and flops_tensor_counted > 4 * flops_analytic",
-            symbol=_WRAPPER,
-            change="let `plan()` take fa2 for a level whose query rows fill fa3's tiles, or whose tiles the SMs, by less "
-            "than half",
-            trial="cascade-fa2-levels",
-        ),
-        Opportunity(
-            what="flat decode",
-            shown="{kernel_count} kernels follow each other: levels, cleared outputs, a merge",
-            where="variant == 'cascade'",
-            symbol=_WRAPPER,
-            change="where few sequences share little: the prefix's pages in every page table",
-            choice="cascade",
-            inverted=True,
         ),
     ),
 )

@@ -200,8 +200,6 @@ _ESTIMATED = "BatchDecodeWithPagedKVCacheWorkEstimationDispatched"
 
 _CUDA = "cores == 'cuda'"
 _GROUPED = "kv_heads < qo_heads and backend in ('auto', 'fa2')"
-# plan() took the least chunk, of 128 tokens or a page: the blocks are as many as these
-_LEAST = "lengths == 'even' and batch * kv_heads * ((kv_len + max(128, page_size) - 1) // max(128, page_size)) in kernel_grids"
 
 
 def _twice(pattern: str) -> tuple[Constant, ...]:
@@ -426,97 +424,5 @@ TARGET = contract.Target(
             "disable_split_kv", "plan(), on tensor cores alone", attention.SPLIT, "decode_split"
         ),
         contract.Option("enable_pdl", "launch", _LAUNCHED, "decode_pdl"),
-    ),
-    opportunities=(
-        contract.Opportunity(
-            what="tensor cores for GQA",
-            shown="schedulers issue in {issue_active} of their cycles, DRAM is busy {sol_dram_pct}: CUDA "
-            "cores multiply a KV token for each query head of its group",
-            where="kv_heads < qo_heads and cores == 'cuda'",
-            symbol=_WRAPPER,
-            change="`use_tensor_cores=True` (the default is False)",
-            choice="cores_grouped",
-        ),
-        contract.Opportunity(
-            what="CUDA cores for uneven lengths",
-            shown="launch and tail take {tail_pct} of the time: on tensor cores plan() leaves the KV of the longest request "
-            "whole, and its blocks run alone at the end",
-            where="cores == 'tensor' and lengths != 'even' and backend != 'fa3' and tail_pct >= 25 and merge_pct == 0",
-            bound="tail_pct / 100",
-            symbol=_WRAPPER,
-            change="`use_tensor_cores=False` where few requests are much longer than the others: its plan() splits them",
-            choice="cores_grouped",
-            inverted=True,
-        ),
-        contract.Opportunity(
-            what="shorter chunks for uneven lengths",
-            shown="launch and tail take {tail_pct} of the time: plan() looks for chunks that all run at once, and of unequal "
-            "ones the longest end alone",
-            where="cores == 'tensor' and lengths != 'even' and backend != 'fa3' and tail_pct >= 15 and split == 'auto' "
-            "and launch == 'eager'",
-            bound="tail_pct / 100 * main_pct / 100",
-            symbol=attention.SPLIT,
-            change="outside a CUDA graph, cut chunks above 2 048 tokens and twice a place's average to half of it; "
-            "`plan(fixed_split_size=…)` needs no patch, and was not timed",
-            trial="decode-uneven-chunks",
-        ),
-        contract.Opportunity(
-            what="only the pages of the window",
-            shown="{bytes_dram_counted} are read where the window needs {bytes_analytic}: the kernel of CUDA cores goes through "
-            "the whole cache and masks what lies outside",
-            where="cores == 'cuda' and window > 0 and bytes_dram_counted > 2 * bytes_analytic",
-            bound="1 - bytes_analytic / bytes_dram_counted",
-            symbol=_KERNEL,
-            trial="decode-window-bound",
-            change="hand plan() the pages of the last `window_left + 1` tokens alone, positions being in the keys; or "
-            "`use_tensor_cores=True`, whose kernel begins at the window",
-            choice="cores_grouped",
-        ),
-        contract.Opportunity(
-            what="a KV cache of 8 bits",
-            shown="DRAM is busy {sol_dram_pct}, schedulers issue in {issue_active} of their cycles: the "
-            "bytes halve, the instructions do not",
-            where="kv == 'same' and backend != 'fa3' and sol_dram_pct >= 60",
-            # half of the time that moving bytes takes, by as many instructions, and those that convert
-            bound="min(sol_dram_pct / 200, 1 - issue_active)",
-            other_work=True,
-            symbol=_WRAPPER,
-            change="`plan(kv_data_type=torch.float8_e4m3fn)`, at the price of precision",
-            choice="decode_kv",
-        ),
-        contract.Opportunity(
-            what="a CUDA graph",
-            shown="the call takes the host {host_launch_us}, its kernels with the KV in DRAM {time_cold_us}: launched "
-            "one after another, the GPU waits",
-            where="graph_pays and launch == 'eager' and split == pdl == 'auto'",
-            bound="1 - time_cold_us / step_cold_us",
-            symbol=Symbol("CUDAGraphBatchDecodeWithPagedKVCacheWrapper", "decode.py"),
-            change="capture the step with `CUDAGraphBatchDecodeWithPagedKVCacheWrapper`, whose grids are padded to what a later "
-            "plan() could need: kernels take longer for as many instructions, of many sequences too",
-            choice="launch",
-            metric="step_cold_us",
-        ),
-        contract.Opportunity(
-            what="no split",
-            shown="the merge takes {merge_pct} of the kernels' time",
-            # with fewer sequences unsplit blocks are too few, and the longest of unequal ones ends alone
-            where="merge_pct > 0 and cores == 'tensor' and split == pdl == 'auto' and launch == 'eager' "
-            "and batch * kv_heads >= 0.9 * gpu_sm_count and lengths == 'even'",
-            bound="merge_pct / 100",
-            symbol=attention.SPLIT,
-            change="`plan(disable_split_kv=True)`",
-            choice="decode_split",
-            relaunches=True,
-        ),
-        contract.Opportunity(
-            what="smaller chunks for short sequences",
-            shown="the grid is {waves} waves: missing blocks take {blocks_pct} of its time",
-            where=f"cores == 'cuda' and blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto' and {_LEAST}",
-            # places stay empty in the attention kernel alone
-            bound="blocks_pct / 100 * main_pct / 100",
-            symbol=Symbol(_ESTIMATED, "attention/scheduler.cuh"),
-            change="lower the least chunk; kernels gain, outside a CUDA graph the host can be longer",
-            trial="decode-shorter-chunks",
-        ),
     ),
 )

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Opportunity, Target, Work
+from ncuflow.target.contract import Choice, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
 from ncuflow.target.source import Build, Source, Symbol
@@ -167,16 +167,6 @@ TARGET = Target(
     compared=(
         Choice(
             "gdn_cp", "FlashInfer's choice, or without context parallelism", "cp", "auto", "off"
-        ),
-    ),
-    opportunities=(
-        Opportunity(
-            what="one kernel instead of context parallelism",
-            shown="{kernel_count} kernels follow each other, where one does it all without",
-            where="cp == 'auto' and kernel_count > 1",
-            symbol=Symbol("chunk_gated_delta_rule", "gdn_prefill.py"),
-            change="`use_cp=False` where sequences are short",
-            choice="gdn_cp",
         ),
     ),
 )

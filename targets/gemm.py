@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from ncuflow.target import reference, source, workload
-from ncuflow.target.contract import Choice, Opportunity, Target, Work
+from ncuflow.target.contract import Choice, Target, Work
 from ncuflow.target.inputs import (
     BITS,
     BLOCK_ELEMENTS,
@@ -553,46 +553,6 @@ TARGET = Target(
             "blockscale",
             where="backend in ('cublaslt', 'deepgemm')",
             ignoring=("dtype", "backend"),
-        ),
-    ),
-    opportunities=(
-        Opportunity(
-            what="a kernel for few rows",
-            shown="{m} rows: the weight is read for little work, DRAM is busy {sol_dram_pct} of the time; the grid is "
-            "{waves} waves",
-            where="backend == 'cublaslt' and m <= 16 and n <= 1024",
-            symbol=source.Symbol("mm_bf16", "gemm/gemm_base.py"),
-            change='`mm_bf16(backend="tinygemm")`',
-            choice="gemm_tiny",
-        ),
-        Opportunity(
-            what="a CUDA graph",
-            shown="the call takes the host {host_launch_us}, its kernels {time_hot_us}: one after another, the GPU waits",
-            where="host_launch_us > time_hot_us",
-            bound="1 - time_hot_us / step_us",
-            symbol=source.Symbol("mm_bf16", "gemm/gemm_base.py"),
-            change="capture the step, or call with `skip_check=True`",
-            how="`torch.cuda.graph` around the calls of a step, and its replay against them",
-            metric="step_us",
-        ),
-        Opportunity(
-            what="the weight once for all rows",
-            shown="DRAM moves {bytes_dram_counted} where {bytes_analytic} are needed: each tile of rows reads the weight again",
-            where="main_kernel == 'tinygemm_kernel' and bytes_dram_counted > 2 * bytes_analytic",
-            bound="1 - bytes_analytic / bytes_dram_counted",
-            symbol=source.Symbol("mm_bf16", "gemm/gemm_base.py"),
-            change='`mm_bf16(backend="cublaslt")` from so many rows on',
-            choice="gemm_tiny",
-            inverted=True,
-        ),
-        Opportunity(
-            what="a weight of 8 bits",
-            shown="DRAM is busy {sol_dram_pct} of the time, the tensor pipe {tensor_pipe_elapsed_pct}; of "
-            "{bytes_analytic} the weight is most",
-            where="backend == 'cublaslt' and sol_dram_pct > 50",
-            symbol=source.Symbol("bmm_fp8", "gemm/gemm_base.py"),
-            change="`bmm_fp8` with a scale per tensor, at the price of precision",
-            choice="gemm_fp8",
         ),
     ),
 )

@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterator
 
 from ncuflow.target import inputs
-from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
+from ncuflow.target.contract import Choice, StepPart, Target, Work
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
-from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
+from ncuflow.target.source import Build, Jit, Source, symbols
 from ncuflow.target.workload import Block, EngineCall, RefusedError, Workload, element
 
 MLA = ((512,), (64,))  # latent vector and position part of a token, without heads
@@ -182,24 +182,4 @@ TARGET = Target(
     ),
     build=Build(early=True, jit=(Jit("kv_append", "flashinfer.page:get_page_module"),)),
     compared=(Choice("append_page", "Page size 16 or 1", "page_size", 16, 1),),
-    opportunities=(
-        Opportunity(
-            what="larger pages",
-            shown="each token looks up a page of its own; DRAM is busy {sol_dram_pct} of the time",
-            where="page_size == 1",
-            symbol=Symbol("AppendPagedKVCacheKernel", "page.cuh"),
-            change="`page_size=16`",
-            choice="append_page",
-            inverted=True,
-        ),
-        Opportunity(
-            what="appending in the kernel before",
-            shown="the call moves {bytes_analytic} and computes nothing; launching takes the host {host_launch_us}, the kernel "
-            "{time_hot_us}",
-            where="append_len == 1",
-            symbol=Symbol("AppendPagedKVCacheKernel", "page.cuh"),
-            change="`rope_quantize_fp8_append_paged_kv_cache` rotates, rounds and appends at once, into a cache of fp8",
-            how="its point in the sweep `apis` against RoPE and append one after the other",
-        ),
-    ),
 )

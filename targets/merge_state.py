@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Opportunity, Target, Work
+from ncuflow.target.contract import Choice, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor, returning
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
@@ -185,26 +185,6 @@ TARGET = Target(
         ),
     ),
     build=Build(early=True, jit=(Jit("merge", "flashinfer.cascade:get_cascade_module"),)),
-    opportunities=(
-        Opportunity(
-            what="a CUDA graph",
-            shown="the call takes the host {host_launch_us}, its kernel {time_hot_us}",
-            where="host_launch_us > time_hot_us",
-            bound="1 - time_hot_us / step_us",
-            symbol=Symbol("merge_states", "cascade.py"),
-            change="capture the merge with the attention before it in a CUDA graph",
-            how="`torch.cuda.graph` around both: the decode chapter has what a graph brings there",
-            metric="step_us",
-        ),
-        Opportunity(
-            what="merge_state for two states",
-            shown="MergeStatesKernel keeps DRAM busy {sol_dram_pct} of the time for two states, and counts {flops_counted}",
-            where="variant == 'merge_states' and states == 2",
-            symbol=Symbol("MergeStateKernel", "attention/cascade.cuh"),
-            change="`merge_state(v_a, s_a, v_b, s_b)`, where the two need not be put side by side",
-            choice="merge_two",
-        ),
-    ),
     compared=(
         Choice(
             "merge_two",

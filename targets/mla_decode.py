@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from ncuflow.target import attention, reference, workload
-from ncuflow.target.contract import Choice, Opportunity, Target, Work, uneven
+from ncuflow.target.contract import Choice, Target, Work, uneven
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, PageTable, page_table, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.source import Backend, Build, Jit, Source, Symbol, no_backend
@@ -233,37 +233,5 @@ TARGET = Target(
         ),
         Choice("mla_page", "Page size 64 or 1", "page_size", 64, 1),
         *uneven("mla_decode"),
-    ),
-    opportunities=(
-        Opportunity(
-            what="fa3 instead of fa2",
-            shown="fa2 runs {tensor_tflops_counted} on the tensor cores, {tflops_fraction_counter} of what its instruction "
-            "(HMMA) can, not a warpgroup's; DRAM is busy {sol_dram_pct} of the time",
-            where="backend == 'fa2'",
-            symbol=_HOPPER,
-            change='`backend="fa3"`, on compute capability 9.0',
-            choice="mla_backend",
-        ),
-        Opportunity(
-            what="larger pages",
-            shown="with a token per page every row of a tile has an address of its own: latency takes {latency_pct}",
-            where="page_size == 1",
-            symbol=_PLAN,
-            change="`page_size=64`",
-            choice="mla_page",
-            inverted=True,
-        ),
-        Opportunity(
-            what="fewer tensor-parallel ranks",
-            shown="with {heads} heads the cache is read for little work: DRAM is busy {sol_dram_pct} of the time, "
-            "the tensor pipe {tensor_pipe_elapsed_pct}",
-            where="heads <= 16 and sol_dram_pct > 50",
-            # as much arithmetic on fewer bytes: a rank has all heads of its own sequences
-            bound=f"sol_dram_pct / 100 * (1 - heads / {HEADS})",
-            other_work=True,
-            symbol=_PLAN,
-            change="share out sequences over the ranks instead of heads: a rank reads its own sequences' cache, for all heads",
-            how="points with `heads: 128` and an eighth of the batch: the time of the step, not per sequence",
-        ),
     ),
 )

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ncuflow.target import reference, source
-from ncuflow.target.contract import Choice, Opportunity, Target, Work
+from ncuflow.target.contract import Choice, Target, Work
 from ncuflow.target.inputs import FP8, TOLERANCE, scaled
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor
 from ncuflow.target.rules import Rules
@@ -509,17 +509,6 @@ TARGET = Target(
         Choice("moe_zipf", "Even, or by Zipf's law", "spread", "even", "zipf", given="traffic"),
         Choice(
             "moe_one", "Even, or all on the same experts", "spread", "even", "one", given="traffic"
-        ),
-    ),
-    opportunities=(
-        Opportunity(
-            what="weights of 8 bits",
-            shown="DRAM is busy {sol_dram_pct} of the time, the tensor pipe {tensor_pipe_elapsed_pct}: of {bytes_analytic} "
-            "the weights are most",
-            where="dtype == 'bf16' and sol_dram_pct > 50",
-            symbol=source.Symbol("cutlass_fused_moe", "fused_moe/core.py"),
-            change="`use_deepseek_fp8_block_scale=True`, at the price of precision",
-            choice="moe_fp8",
         ),
     ),
 )

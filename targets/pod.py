@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ncuflow.target import attention, reference
-from ncuflow.target.contract import Choice, Opportunity, Target, Work
+from ncuflow.target.contract import Choice, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, PageTable, page_table, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, returning
 from ncuflow.target.source import Build, Jit, Source, Symbol, no_backend, symbols
@@ -231,26 +231,5 @@ TARGET = Target(
     compared=(
         Choice("pod", "fa2's two kernels, or one for both", "variant", "fa2", "pod"),
         Choice("pod_fa3", "fa3's prefill and a decode, or one kernel", "variant", "fa3", "pod"),
-    ),
-    opportunities=(
-        Opportunity(
-            what="prefill and decodes in one kernel",
-            shown="a prefill, whose work is on the tensor cores, and {batch} decodes, whose work is to read memory, follow "
-            "each other: {kernel_count} kernels",
-            where="variant == 'fa2'",
-            symbol=_KERNEL,
-            change="`PODWithPagedKVCacheWrapper`, whose blocks take prefill and decode in turns on each SM",
-            choice="pod",
-        ),
-        Opportunity(
-            what="a prefill by fa3",
-            shown="POD's prefill is fa2's, without Hopper's `wgmma`; what it takes of the {time_cold_us} no counter tells "
-            "from the decodes",
-            where="variant == 'pod'",
-            symbol=attention.HOPPER,
-            change='on compute capability 9.0, two kernels: a prefill of `backend="fa3"`, and the decodes',
-            choice="pod_fa3",
-            inverted=True,
-        ),
     ),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from ncuflow.target import attention, attention_launches, inputs, reference, workload
 from ncuflow.target.attention import FA3, LENGTHS, lengths, plan_info
-from ncuflow.target.contract import Choice, Opportunity, Option, Target, Work, uneven
+from ncuflow.target.contract import Choice, Option, Target, Work, uneven
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, Written, capability
 from ncuflow.target.rules import Host, LaunchConfig, Rules
 from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
@@ -473,77 +473,6 @@ TARGET = Target(
             Symbol("logits_transform", "attention/prefill.cuh"),
             "soft_cap",
             _PLAN,
-        ),
-    ),
-    opportunities=(
-        Opportunity(
-            what="fa3 instead of fa2",
-            shown="fa2 runs {tensor_tflops_counted} on the tensor cores, {tflops_fraction_counter} of what its instruction "
-            "(HMMA) can; schedulers of the attention kernel issue in {split_issue_active} of "
-            "its cycles",
-            # the merge of a split is another cause, which "no split" removes
-            where="info_backend == 'fa2' and split == 'auto' and kv == 'same' and merge_pct == 0",
-            symbol=attention.CHOSEN,
-            change='`backend="fa3"`; the default `"auto"` takes it on compute capability 9.0',
-            choice="prefill_auto",
-        ),
-        Opportunity(
-            what="queries, keys and values of 8 bits",
-            shown="the tensor pipe is busy {tensor_pipe_elapsed_pct} of the time, at half the rate that it has for 8 bits",
-            where="info_backend == 'fa3' and dtype == 'f16' and kv == 'same' and soft_cap == 0 and busiest_unit == 'tensor'",
-            bound="tensor_pipe_elapsed_pct / 100 / 2",
-            other_work=True,
-            symbol=_FP8_KERNEL,
-            change="`plan(q_data_type=torch.float8_e4m3fn, o_data_type=torch.float16)`, for ragged KV `run(q, k, v, scale_q, "
-            "scale_k, scale_v)`, at the price of precision",
-            choice="prefill_fp8",
-        ),
-        Opportunity(
-            what="no split of a short KV",
-            shown="the merge of the split takes {merge_pct} of the kernels' time ({merge_us}); "
-            "the blocks of the attention kernel fill {split_waves} of a wave",
-            where="merge_pct > 0 and split == 'auto'",
-            bound="merge_pct / 100",
-            symbol=attention.SPLIT,
-            change="`plan(disable_split_kv=True)`",
-            choice="prefill_split",
-            relaunches=True,
-        ),
-        Opportunity(
-            what="a merge kernel for few chunks",
-            shown="merging takes {merge_us}, in which DRAM is busy {merge_dram_pct} of the time and instruction issue "
-            "{merge_issue_pct}: a block merges one row of one head at a time, with a "
-            "thread row for each chunk, most of which hold none",
-            # chunks that somebody asked for are not plan()'s; where blocks merge less than a row of a head each, none idles
-            where="merge_pct > 0 and split == 'auto' and batch * seq_len * qo_heads > 16 * gpu_sm_count",
-            symbol=attention.MERGE,
-            change="give idle thread rows other heads, as `MergeStatesKernel` does, or rows, whose time for as many rows the "
-            "chapter of merging has; `disable_split_kv=True` removes this merge",
-            how="instantiate `VariableLengthMergeStates` with a smaller `bdy` for few chunks, and `ncuflow try` the patch",
-        ),
-        Opportunity(
-            what="heads on the fast axis of the grid, the longest query tiles first",
-            shown="launch and tail take {tail_pct} of the time: `plan()` numbers the query tiles of a causal mask from the "
-            "shortest to the longest, and the KV head is the slow axis of the grid (`blockIdx.z`): the longest tiles of the "
-            "last head start last",
-            # blocks of a grid that all start at once share SMs in that order as well
-            where="info_backend == 'fa2' and causal and tail_pct >= 10 and grid_size > gpu_sm_count and merge_pct == 0 "
-            "and split == 'auto'",
-            bound="tail_pct / 100",
-            symbol=Symbol("BatchPrefillWithPagedKVCacheDispatched", "attention/prefill.cuh"),
-            change="a grid of one axis, in the paged and the ragged kernel: the KV head changes fastest, and query tiles go from "
-            "the last to the first; `plan()` stays as it is",
-            trial="prefill-heads-fast",
-        ),
-        Opportunity(
-            what="contiguous K and V instead of pages",
-            shown="pages are gathered by a producer warpgroup with cp.async, with no TMA, and CTA_KV is smaller: "
-            "schedulers issue in {issue_active} of their active cycles, "
-            "the tensor pipe is busy {tensor_pipe_elapsed_pct} of the time",
-            where="info_backend == 'fa3' and layout == 'paged' and cached == 0",  # a cached prefix is in pages
-            symbol=Symbol("load", "attention/hopper/sparse_mainloop.cuh"),
-            change="prefill new tokens through `BatchPrefillWithRaggedKVCacheWrapper` before they are appended to the cache",
-            choice="layout",
         ),
     ),
 )

@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Opportunity, Target, Work
+from ncuflow.target.contract import Choice, Target, Work
 from ncuflow.target.inputs import TOLERANCE
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor, capability
-from ncuflow.target.source import Build, Source, Symbol
+from ncuflow.target.source import Build, Source
 
 DIM = 128  # of keys, and of values but of ``ssm``, whose heads are narrower
 SSM_DIM = 64
@@ -261,21 +261,5 @@ TARGET = Target(
             "recurrent_layout", "A state with values first, or keys", "variant", "gdn", "gdn_kv"
         ),
         Choice("recurrent_steps", "One token a sequence, or four", "steps", 1, 4),
-    ),
-    opportunities=tuple(
-        Opportunity(
-            what="a state of 16 bits",
-            shown="of the bytes of a step nearly all are the state's, in {state}, read and written once",
-            where=f"state == 'f32' and variant == '{variant}'",
-            symbol=Symbol(*symbol),
-            change="keep the state in bf16, where the model's accuracy allows it",
-            choice="recurrent_state",
-            inverted=True,
-            bound="0.5",
-        )
-        for variant, symbol in (
-            ("gdn", ("gated_delta_rule_decode_pretranspose", "gdn_decode.py")),
-            ("ssm", ("selective_state_update", "mamba/selective_state_update.py")),
-        )
     ),
 )

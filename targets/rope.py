@@ -7,7 +7,7 @@ from math import ceil
 from typing import Any
 
 from ncuflow.target import reference, workload
-from ncuflow.target.contract import CALL_TIMES, Choice, Opportunity, StepPart, Target, Work
+from ncuflow.target.contract import CALL_TIMES, Choice, StepPart, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, LaunchSignature, Rules, UnsaidError
@@ -281,9 +281,6 @@ def takes(entry: workload.Entry) -> workload.Block | None:
     return None
 
 
-_INPLACE = Symbol("apply_rope_with_cos_sin_cache_inplace", "rope.py")
-
-
 _TELLS = ("q", "k", "query", "key", "head_size", "rotary_dim", "is_neox", "interleave", "indptr")
 
 
@@ -444,61 +441,5 @@ TARGET = Target(
             metrics=CALL_TIMES,
         ),
         Choice("rope_style", "NeoX halves or pairs", "style", "neox", "interleaved", given="model"),
-    ),
-    opportunities=(
-        Opportunity(
-            what="angles once for all heads",
-            shown="{main_kernel} works out the angles of a token for each head again: {flops_counted} where the "
-            "sequential kernel needs them once; "
-            "schedulers issue in {issue_active} of their active cycles, DRAM is busy {sol_dram_pct} of the time",
-            # the split takes over where a 16th of the GPU's places has a block of all heads
-            where="main_kernel == 'BatchQKApplyRotaryPosIdsHeadParallelismKernel' and 16 * waves >= qo_heads + kv_heads",
-            symbol=Symbol("BatchQKApplyRotaryPosIds", "pos_enc.cuh"),
-            change="call `apply_llama31_rope_pos_ids_inplace` with `rope_scale=1` and the model's `rope_theta`: at "
-            "scale 1 its smoothing cancels, and it splits heads "
-            "over few blocks; or use `RopeHeadSplit` below `num_ctas_0` too",
-            choice="rope_llama31",
-            trial="rope-angles-once",
-            relaunches=True,
-        ),
-        Opportunity(
-            what="the cos/sin cache",
-            shown="{flops_counted} for {flops_analytic} of rotation; schedulers issue in {issue_active} of their active cycles, "
-            "DRAM is busy {sol_dram_pct} of the time",
-            where="variant == 'rope_pos_ids'",
-            symbol=Symbol("BatchQKApplyRotaryPosIdsCosSinCache", "pos_enc.cuh"),
-            change="`apply_rope_with_cos_sin_cache_inplace`, while DRAM is not the limit",
-            choice="rope_cache",
-        ),
-        Opportunity(
-            what="positions by offsets",
-            shown="{flops_counted} for {flops_analytic} of rotation; schedulers issue in {issue_active} of their active cycles, "
-            "DRAM is busy {sol_dram_pct} of the time",
-            where="variant == 'rope_pos_ids'",
-            symbol=Symbol("BatchQKApplyRotaryKernel", "pos_enc.cuh"),
-            change="`apply_rope_inplace(q, k, indptr, offsets)`, where positions are consecutive",
-            choice="rope_positions",
-        ),
-        Opportunity(
-            what="in place",
-            shown="the call also allocates two tensors: the host takes {host_launch_us}, the GPU {time_hot_us}",
-            where="not inplace and host_launch_us > time_hot_us",
-            bound="1 - time_hot_us / step_us",
-            symbol=_INPLACE,
-            change="the `_inplace` functions, where the unrotated tensors are not needed again",
-            choice="rope_inplace",
-            inverted=True,
-            metric="step_us",
-        ),
-        Opportunity(
-            what="a CUDA graph",
-            shown="the call takes the host {host_launch_us}, its kernel {time_hot_us}",
-            where="inplace and host_launch_us > time_hot_us",
-            bound="1 - time_hot_us / step_us",
-            symbol=_INPLACE,
-            change="capture the layer in a CUDA graph",
-            how="`torch.cuda.graph` around the layer: the decode chapter has what a graph brings there",
-            metric="step_us",
-        ),
     ),
 )

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
+from ncuflow.target.contract import Choice, StepPart, Target, Work
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor, returning
 from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
-from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
+from ncuflow.target.source import Build, Jit, Source, symbols
 from ncuflow.target.workload import Block, Definition, EngineCall, Entry, Routine, Workload
 
 # variant -> (FlashInfer's function, parameters in percent or whole numbers that limit the tokens,
@@ -333,27 +333,5 @@ TARGET = Target(
             names=("softmax, from_probs", "from_logits"),
         ),
         Choice("sampling_peaked", "Peaked or flat logits", "logit_std", 3, 1, given="traffic"),
-    ),
-    opportunities=(
-        Opportunity(
-            what="sampling from logits",
-            shown="softmax writes the probabilities, and drawing a token reads them again: {time_cold_us} together",
-            where="variant == 'from_probs'",
-            other_work=True,  # the softmax goes
-            symbol=Symbol("SamplingFromLogitsKernel", "sampling.cuh"),
-            change="`sampling_from_logits` (Gumbel-max), which needs no softmax; it draws from all tokens, with no "
-            "top-k or top-p",
-            choice="sampling_softmax",
-        ),
-        Opportunity(
-            what="several blocks a row when top-p is applied",
-            shown="`{main_kernel}` has a block a row, {waves} waves: missing blocks take {blocks_pct} of its time, and "
-            "it loads an element at a time, in two passes",
-            where="main_kernel == 'AirTopPRenormApplyKernel' and blocks_pct >= 20",
-            bound="blocks_pct / 100 * main_pct / 100",
-            symbol=Symbol("AirTopPRenormApplyKernel", "air_top_p.cuh"),
-            change="share a row out over blocks, as `AirTopPRenormRadixKernel` does, and load vectors",
-            trial="top-p-blocks",
-        ),
     ),
 )

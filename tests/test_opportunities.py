@@ -45,11 +45,16 @@ def declared(**more: Any) -> Opportunity:
     )  # fmt: skip
 
 
-def target(*declared: Opportunity) -> Target:
-    return Target(
+AB = Choice("ab", "a or b", "side", "a", "b")
+
+
+def target(*declared: Opportunity, **more: Any) -> Target:
+    made = Target(
         name="t", title="T", parameters={"side": "a"}, id="{side}", work=lambda p: None, prepare=lambda p: None,  # type: ignore[arg-type,return-value]
-        compared=(Choice("ab", "a or b", "side", "a", "b"),), opportunities=declared,
+        **{"compared": (AB,)} | more,
     )  # fmt: skip
+    made.opportunities = declared
+    return made
 
 
 def point(side: str, cold: float, grid: str = "1,1,1", **columns: Any) -> dict[str, Any]:
@@ -139,8 +144,8 @@ def test_wins_are_ordered_by_what_they_save_over_all_their_points() -> None:
     points = [sized(*one) for n in (1, 2, 3) for one in (("a", n, 4.0), ("b", n, 2.8))]
     points += [sized("a", 4, 4.0), sized("c", 4, 2.0)]
     ac = Choice("ac", "a or c", "side", "a", "c")
-    both = target(declared(what="c", choice="ac"), declared(what="b"))
-    rows = found(of(*points), replace(both, compared=(*both.compared, ac)))
+    both = target(declared(what="c", choice="ac"), declared(what="b"), compared=(AB, ac))
+    rows = found(of(*points), both)
     assert [one.opportunity.what for one in rows] == ["b", "c"]
 
 
@@ -228,7 +233,7 @@ def test_a_condition_over_what_is_missing_is_neither_met_nor_unmet() -> None:
 
 
 def test_a_condition_over_what_nothing_is_called_is_one_clear_error() -> None:
-    mine = replace(target(declared(where="wavs > 1")), file=Path("mine.py"))
+    mine = target(declared(where="wavs > 1"), file=Path("mine.py"))
     with pytest.raises(BadInput, match=r"mine\.py: an opportunity: unknown name 'wavs'"):
         found(of(point("a", 4.0)), mine)
 

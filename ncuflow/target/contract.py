@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from ncuflow.expression import holds, names
-from ncuflow.io import resource
+from ncuflow.io import conforming, read_yaml, resource
 from ncuflow.target.launch import MOST, GpuFacts, Launch, Params, skip_reason
 from ncuflow.target.rules import Rules
 from ncuflow.target.source import Backend, Build, Jit, Source, Symbol
@@ -170,6 +170,7 @@ class Opportunity:
     bound nothing then; how: to try it where no choice does; metric: the time that it saves.
     """
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
     what: str
     shown: str
     where: str
@@ -251,7 +252,6 @@ class Target:
 
     compared: tuple[Choice, ...] = ()
     options: tuple[Option, ...] = ()
-    opportunities: tuple[Opportunity, ...] = ()
 
     heading: str = ""
     order: int = 99
@@ -264,6 +264,17 @@ class Target:
         }
         self.parameters = self.parameters | {name: values[0] for name, values in named.items()}
         self.choices = {**named, **self.choices}
+
+    @cached_property
+    def opportunities(self) -> tuple[Opportunity, ...]:
+        """Those that ``guide/<name>/opportunities.yaml`` has, where the target's prose lies. Raises BadInput."""
+        paths = [
+            folder / "guide" / self.name / "opportunities.yaml" for folder in template_folders()
+        ]
+        kind = tuple[Opportunity, ...]
+        there = (path for path in paths if path.is_file())
+        found = (conforming(path, read_yaml(path), kind, "opportunities") for path in there)
+        return tuple(one for some in found for one in some)
 
     @cached_property
     def _kinds(self) -> dict[str, tuple[set[type], bool]]:
