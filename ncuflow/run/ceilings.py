@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from ctypes import CDLL, byref, c_char_p, c_float, c_int, c_longlong, c_size_t, c_void_p
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from struct import pack
 from typing import Any
 
@@ -21,43 +22,7 @@ from ncuflow.record import Launches
 from ncuflow.run import builds, timing
 
 THREADS = 512  # of a block of the read kernel
-KERNELS = """
-extern "C" __global__ void spin(long long cycles)
-{
-    const long long start = clock64();
-    while (clock64() - start < cycles) {
-    }
-}
-
-__device__ float total(float4 part)
-{
-    return (part.x + part.y) + (part.z + part.w);
-}
-
-// Whole waves of blocks that all go through the buffer together, LOADS independent loads of a thread in flight. The sum
-// is written where it is negative, which no sum of what the buffers hold is: or the compiler would leave the loads out.
-extern "C" __global__ void __launch_bounds__(THREADS)
-read(const float4* __restrict__ source, size_t count, float* out)
-{
-    constexpr int LOADS = 4;
-    const size_t step = size_t(gridDim.x) * THREADS;
-    size_t i = size_t(blockIdx.x) * THREADS + threadIdx.x;
-    float sum = 0;
-    for (; i + (LOADS - 1) * step < count; i += LOADS * step) {
-        float4 part[LOADS];
-#pragma unroll
-        for (int k = 0; k < LOADS; k++)
-            part[k] = source[i + k * step];
-#pragma unroll
-        for (int k = 0; k < LOADS; k++)
-            sum += total(part[k]);
-    }
-    for (; i < count; i += step)
-        sum += total(source[i]);
-    if (sum < 0)
-        *out = sum;
-}
-"""
+KERNELS = Path(__file__).with_name("ceilings.cu")
 
 
 class Driver(timing.Stopwatch):
@@ -86,7 +51,9 @@ class Driver(timing.Stopwatch):
         self.stack.callback(cuda.cuDevicePrimaryCtxRelease, self.device)
         called(cuda.cuCtxPushCurrent, context)
         self.stack.callback(cuda.cuCtxPopCurrent)
-        code = compiled(KERNELS, int(self.facts()["compute_capability"].replace(".", "")))
+        code = compiled(
+            KERNELS.read_text("utf-8"), int(self.facts()["compute_capability"].replace(".", ""))
+        )
         module = called(cuda.cuModuleLoadData, code)
         self.stack.callback(cuda.cuModuleUnload, module)
         self._spin = called(cuda.cuModuleGetFunction, module, b"spin")
