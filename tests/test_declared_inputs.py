@@ -28,16 +28,14 @@ from dag import (
 from fake_machine import TABLE, Machine
 from test_rules import LINKS, project_files
 
-from ncuflow.flow import closure
+from ncuflow.flow import jobs
 
 SIDES = {"base": "recordings/one", "head": "recordings/two"}
 # Every command starts there, and all that they do is to call its module.
 ALWAYS = ("ncuflow/__main__.py", "ncuflow/cli.py", "ncuflow/io.py", "ncuflow/__init__.py")
 # The list of counters is a parameter of these, so an edit of the registry that leaves it alone captures nothing again.
 CAPTURES = ("profile", "profile_deep", "trace")
-REGISTRY = [
-    str(Path(name).resolve().relative_to(ROOT)) for name in closure.inputs("static counters")
-]
+REGISTRY = [str(Path(name).resolve().relative_to(ROOT)) for name in jobs.inputs("static counters")]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ if LIVE:
                 allow_missing=True,
             ),
             build=ancient(f"{CAPTURES}/build.json"),
-            code=closure.inputs("advise", "worker"),
+            code=jobs.inputs("advise", "worker"),
         output:
             record=ADVICE,
             page=ADVICE_PAGE,
@@ -48,7 +48,7 @@ else:
                 target=KERNEL_TARGETS,
                 evidence=wc.evidence,
             ),
-            code=closure.inputs("advise"),
+            code=jobs.inputs("advise"),
         output:
             record=ADVICE,
             page=ADVICE_PAGE,

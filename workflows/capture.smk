@@ -18,7 +18,7 @@ LANES = getattr(_lanes, "value", _lanes)  # a plain number before Snakemake 9.17
 # One process, which loads what it measures with while it waits for the tools.
 rule preflight:
     input:
-        code=closure.inputs("preflight"),
+        code=jobs.inputs("preflight"),
     output:
         environment=f"{CAPTURES}/environment.json",
         ceilings=f"{CAPTURES}/ceilings.json",
@@ -54,7 +54,7 @@ if LIVE:
 
     rule source_index:
         input:
-            code=closure.inputs("source-index"),
+            code=jobs.inputs("source-index"),
         output:
             f"{CAPTURES}/source_index.json",
         log:
@@ -97,7 +97,7 @@ if LIVE:
     rule build:
         input:
             points=built_of(KERNEL_TARGETS),
-            code=ancient(closure.inputs("build")),
+            code=ancient(jobs.inputs("build")),
         output:
             f"{CAPTURES}/build.json",
         log:

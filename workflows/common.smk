@@ -17,7 +17,7 @@ sys.path.insert(0, str(HOME))
 from snakemake.utils import update_config
 
 from ncuflow.run import loss
-from ncuflow.flow import checksums, closure, display, jobs
+from ncuflow.flow import checksums, display, jobs
 from ncuflow.flow import evidence as _evidence
 from ncuflow.flow import settings as _settings
 from ncuflow.cli import refused as _refused
@@ -194,7 +194,7 @@ def after_timing(timing):
 
 def code(*commands, **more):
     """An input: the project's files that commands read which work on the target of their output."""
-    return lambda wildcards: closure.inputs(*commands, target=wildcards.target, **more)
+    return lambda wildcards: jobs.inputs(*commands, target=wildcards.target, **more)
 
 
 def made_in(folder):

@@ -36,7 +36,7 @@ else:
             head=side(1, rules.findings.output.results),
             base_tables=side(0, TIMELINE),
             head_tables=side(1, TIMELINE),
-            code=closure.inputs("compare"),
+            code=jobs.inputs("compare"),
         output:
             f"{COMPARE}/{{pair}}/results/compare.json",
         log:
@@ -69,7 +69,7 @@ else:
     rule compare_figures:
         input:
             comparison=rules.compare_sides.output,
-            code=closure.inputs("compare-figures"),
+            code=jobs.inputs("compare-figures"),
         output:
             directory(f"{COMPARE}/{{pair}}/figures"),
         log:
@@ -88,7 +88,7 @@ else:
         input:
             comparison=rules.compare_sides.output,
             figures=rules.compare_figures.output,
-            code=closure.inputs("compare-page", pages=["compare"]),
+            code=jobs.inputs("compare-page", pages=["compare"]),
         output:
             f"{COMPARE}/{{pair}}/reports/compare.md",
         log:
@@ -109,7 +109,7 @@ else:
         input:
             base=side(0, rules.findings.output.results),
             head=side(1, rules.findings.output.results),
-            code=closure.inputs("predict-page", pages=["predictions"]),
+            code=jobs.inputs("predict-page", pages=["predictions"]),
         output:
             f"{COMPARE}/{{pair}}/reports/predictions.md",
         log:
@@ -139,7 +139,7 @@ else:
         use rule compare_figures as compare_series_figures with:
             input:
                 comparison=expand(rules.compare_sides.output, pair=PAIRS),
-                code=closure.inputs("compare-figures"),
+                code=jobs.inputs("compare-figures"),
             output:
                 directory(f"{SERIES}/figures"),
             log:
@@ -150,7 +150,7 @@ else:
                 comparison=expand(rules.compare_sides.output, pair=PAIRS),
                 figures=expand(rules.compare_figures.output, pair=PAIRS),
                 series=rules.compare_series_figures.output,
-                code=closure.inputs("compare-page", pages=["compare"]),
+                code=jobs.inputs("compare-page", pages=["compare"]),
             output:
                 f"{SERIES}/reports/series.md",
             log:
@@ -177,8 +177,8 @@ else:
                 for path in side.file("source_index.json")
             ],
             tables=[made_of_side(name, rules.tables.output) for name in SIDES],
-            code=closure.inputs("report"),
-            files=closure.data("templates/html"),
+            code=jobs.inputs("report"),
+            files=jobs.data("templates/html"),
         output:
             f"{SERIES}/report.html",
         log:
@@ -217,7 +217,7 @@ else:
     rule compare_gate:
         input:
             comparison=expand(rules.compare_sides.output, pair=PAIRS),
-            code=closure.inputs("check"),
+            code=jobs.inputs("check"),
         localrule: True
         params:
             threshold=SETTINGS.compare.gate_threshold,

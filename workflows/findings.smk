@@ -40,7 +40,7 @@ rule environment_info:
     input:
         environment=captured("environment.json"),
         ceilings=captured("ceilings.json"),
-        code=closure.inputs("environment"),
+        code=jobs.inputs("environment"),
     output:
         f"{OUT}/results/environment_info.json",
     log:
@@ -62,7 +62,7 @@ rule jit_analysis:
     input:
         jit=captured("jit/jit_analysis.json"),
         environment=captured("environment.json"),
-        code=closure.inputs("jit-results"),
+        code=jobs.inputs("jit-results"),
     output:
         f"{OUT}/results/jit_analysis.json",
     log:
@@ -86,8 +86,8 @@ rule claims:
         environment=rules.environment_info.output,
         jit=rules.jit_analysis.output if HAS_JIT else [],
         source_index=captured("source_index.json"),
-        claims=closure.data("claims"),
-        code=closure.inputs("check claims"),
+        claims=jobs.data("claims"),
+        code=jobs.inputs("check claims"),
     output:
         records=f"{OUT}/results/claims.json",
         summary=f"{OUT}/results/claims_summary.json",
@@ -114,7 +114,7 @@ rule hotlines:
         results=RESULTS,
         source_index=captured("source_index.json"),
         listings=RUNNING.listings(),
-        code=closure.inputs("hotlines"),
+        code=jobs.inputs("hotlines"),
     output:
         f"{OUT}/results/hotlines.json",
     log:

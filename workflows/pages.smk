@@ -49,7 +49,7 @@ rule environment_page:
     input:
         environment=rules.environment_info.output,
         jit=lambda wc: rules.jit_analysis.output if wc.evidence in WITH_JIT else [],
-        code=closure.inputs("machine-page"),
+        code=jobs.inputs("machine-page"),
     output:
         paged(f"{OUT}/reports/environment.md", page="environment"),
     log:
@@ -75,7 +75,7 @@ rule pages:
         source_index=captured("source_index.json"),
         build=captured("build.json"),
         records=RUNNING.records(),
-        code=closure.inputs("pages", pages=OVER_ALL),
+        code=jobs.inputs("pages", pages=OVER_ALL),
     output:
         pages=[paged(f"{OUT}/reports/{page}.md", page=page) for page in OVER_ALL],
         figure=report(
@@ -113,7 +113,7 @@ if LIVE or HAS_JIT:
     rule jit_page:
         input:
             jit=rules.jit_analysis.output,
-            code=closure.inputs("pages", pages=["jit"]),
+            code=jobs.inputs("pages", pages=["jit"]),
         output:
             paged(f"{OUT}/reports/jit.md", page="jit"),
         log:
@@ -172,8 +172,8 @@ rule html:
             allow_missing=True,
         ),
         listings=RUNNING.listings(),
-        code=closure.inputs("report"),
-        files=closure.data("templates/html"),
+        code=jobs.inputs("report"),
+        files=jobs.data("templates/html"),
     output:
         report(
             f"{OUT}/report.html",

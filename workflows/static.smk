@@ -26,7 +26,7 @@ if not RECORDED_FACTS:
 
     rule static_facts:
         input:
-            code=closure.inputs("static"),
+            code=jobs.inputs("static"),
         output:
             f"{STATIC}/{_facts.FILE}",
         log:
@@ -46,7 +46,7 @@ if not RECORDED_FACTS:
 rule static_results:
     input:
         facts=str(RECORDED_FACTS or f"{STATIC}/{_facts.FILE}"),
-        code=closure.inputs("static-results"),
+        code=jobs.inputs("static-results"),
     output:
         expand(f"{STATIC}/results/{{target}}_results.json", target=_LAUNCHED),
         f"{STATIC}/results/environment_info.json",
@@ -65,8 +65,8 @@ rule static_claims:
     input:
         results=rules.static_results.output,
         source_index=RUNNING.file("source_index.json"),
-        claims=closure.data("claims"),
-        code=closure.inputs("check claims"),
+        claims=jobs.data("claims"),
+        code=jobs.inputs("check claims"),
     output:
         records=f"{STATIC}/results/claims.json",
         summary=f"{STATIC}/results/claims_summary.json",
@@ -85,7 +85,7 @@ rule predictions:
     input:
         static=rules.static_results.output,
         measured=RESULTS,
-        code=closure.inputs("static predict"),
+        code=jobs.inputs("static predict"),
     output:
         f"{STATIC}/results/predictions.json",
     log:
@@ -102,8 +102,8 @@ rule predicted_claims:
     input:
         records=rules.static_claims.output.records,
         predictions=rules.predictions.output,
-        claims=closure.data("claims"),
-        code=closure.inputs("claims-predicted"),
+        claims=jobs.data("claims"),
+        code=jobs.inputs("claims-predicted"),
     output:
         f"{STATIC}/results/claims_predicted.json",
     log:
@@ -126,7 +126,7 @@ rule static_pages:
         facts=rules.static_results.input.facts,
         beside=str(BESIDE) if BESIDE else [],
         modules=[str(path) for path in _facts.every_recorded()],
-        code=closure.inputs(
+        code=jobs.inputs(
             "static-page", "machine-page", "pages", pages=["static", "claims"]
         ),
     output:
