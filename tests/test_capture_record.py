@@ -282,24 +282,6 @@ def test_what_a_link_in_a_recording_leads_to_is_not_read(evidence: Path, tmp_pat
     assert line.endswith(": no file of the recording's own, but a link or a device")
 
 
-def test_recorded_again_a_recording_without_a_digest_of_its_manifest_has_one(
-    evidence: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recording.record(evidence, tmp_path / "old", "old")
-    path = tmp_path / "old/manifest.json"
-    stored = json.loads(path.read_text())
-    del stored["digest"]
-    path.write_text(json.dumps(stored | {"schema": 1}))
-    assert dispatch(["record", "--verify", str(tmp_path / "old")]) == 0
-    assert "note: its manifest has no digest" in capsys.readouterr().out
-    recording.record(tmp_path / "old", tmp_path / "new", "old")
-    assert dispatch(["record", "--verify", str(tmp_path / "new")]) == 0
-    assert "note" not in capsys.readouterr().out
-    made = json.loads((tmp_path / "new/manifest.json").read_text())
-    changed = {key for key in stored if made[key] != stored[key]}
-    assert changed <= {"schema", "recorded"}
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

@@ -16,7 +16,7 @@ from ncuflow.io import BadInput, JsonObject, conforming, digest, read_json
 from ncuflow.model import BATCH
 
 FILE = "manifest.json"
-SCHEMA = 2  # 1, which is read as well, has no digest of its own
+SCHEMA = 2
 NAMES = {
     "name": re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+"),
     "target": re.compile(r"[a-z0-9_]+"),
@@ -49,10 +49,10 @@ class File(BaseModel):
 
 class Manifest(BaseModel):
     """targets: target -> batch -> point ids; files: path inside the recording -> what it was;
-    provenance: what environment.json says; digest: of all the rest (`sealed`), from schema 2 on."""
+    provenance: what environment.json says; digest: of all the rest (`sealed`)."""
 
-    version: Literal[1, 2] = Field(1, alias="schema")
-    digest: str | None = None
+    version: Literal[2] = Field(2, alias="schema")
+    digest: str = ""
     provenance: JsonObject = {}
     name: Annotated[str, _name("name")]
     targets: dict[Annotated[str, _name("target")], dict[Annotated[str, _name("batch")], list[str]]]
@@ -68,7 +68,7 @@ def read(folder: Path) -> Manifest:
     try:
         content = read_json(path)
         manifest = conforming(path, content, Manifest, "a manifest")
-        if (manifest.version > 1 or manifest.digest) and manifest.digest != _digest(content):
+        if manifest.digest != _digest(content):
             raise BadInput(path, "does not match its own digest")
         for difference in (*differences(folder, manifest), *renamed(folder, manifest)):
             raise ValueError(difference)

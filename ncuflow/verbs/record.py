@@ -13,7 +13,7 @@ from pathlib import Path
 from ncuflow.evidence import location, manifest, recording
 from ncuflow.evidence.recording import scrub_recording
 from ncuflow.evidence.recording import scrub_report as scrub_report
-from ncuflow.io import BadInput, UsageError, read_json
+from ncuflow.io import BadInput, UsageError
 
 
 def command(
@@ -45,8 +45,6 @@ def command(
                 print(f"{path}: masked")
     elif verify:
         print(f"{folder}: {recording.verify(folder)} files match; {recording.judge(folder)}")
-        if "digest" not in read_json(folder / manifest.FILE):
-            print("note: its manifest has no digest of its own; recorded again it would have one")
     else:
         _record(folder, folders[0] if folders else None, sweep, name, with_modules)
 
