@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -217,7 +218,6 @@ class Worker:
         self, target: Target | None, device: Callable[[], Any], function: str = ""
     ) -> None:
         self.target, self._make, self._function = target, device, function
-        self._device: Any = None
         self._substitute: Substitute | None = None
         self._ready: dict[str, Prepared] = {}
         self._specs: JsonObject = {}
@@ -228,16 +228,14 @@ class Worker:
         self._packages = Packages()
         self._expected: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
 
-    @property
+    @cached_property
     def device(self) -> Any:
-        if self._device is None:
-            self._device = self._make()
-        return self._device
+        return self._make()
 
     @property
     def alive(self) -> bool:
         """Whether the GPU can still be used here; also where none was needed yet."""
-        return self._device is None or bool(self._device.alive())
+        return "device" not in vars(self) or bool(self.device.alive())
 
     def answer(self, request: JsonObject) -> JsonObject:
         """The answer to a request; {"error": …, "alive": …} where it failed."""
