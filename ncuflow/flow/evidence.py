@@ -202,7 +202,7 @@ def resolve(settings: Settings) -> Evidence:
         raise ValueError(f"jit: no target has a module {strange[0]}; there are: {known}")
     source: str = settings.source
     if source == "auto":
-        source = "live" if can_capture() else "recorded"
+        source = "live" if names() and not _missing() else "recorded"
     if source == "live":
         # a login node has none: it plans and compiles for the machine or the GPU that is named
         if not settings.machine and not settings.plan_for and not names():
@@ -213,11 +213,6 @@ def resolve(settings: Settings) -> Evidence:
         known = ", ".join(found.targets) or "no target"
         raise ValueError(f"{found.root}: nothing of {', '.join(settings.targets)}; it has {known}")
     return found
-
-
-def can_capture() -> bool:
-    """A GPU is visible and the packages of the extra ``capture`` are installed."""
-    return bool(names()) and not _missing()
 
 
 def passed_over(settings: Settings, running: Evidence) -> str | None:

@@ -139,7 +139,8 @@ def assembled(entry: str, title: str, origin: str, without: str, packed: Sequenc
 
 def packed_block(name: str, value: Any) -> str:
     """A JSON value as an element that the page unpacks when it is asked for."""
-    return _packed("block", _json(value), name)
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _packed("block", text, name)
 
 
 def _blocks(sides: Sequence[Findings], comparisons: Sequence[Any]) -> Iterator[tuple[str, Any]]:
@@ -153,10 +154,6 @@ def _blocks(sides: Sequence[Findings], comparisons: Sequence[Any]) -> Iterator[t
         yield "compare", list(comparisons)
     elif prose := prose_pages(sides[-1].folder.parent / "reports", sides[-1].targets):
         yield "prose", prose
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def _packed(kind: str, text: str, name: str = "") -> str:

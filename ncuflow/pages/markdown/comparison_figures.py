@@ -37,7 +37,7 @@ EXPANDED = 0.2  # a kernel with this share of the change is split into its parts
 
 def paired(found: records.Comparison) -> Figure:
     """Left: base and head time of each point. Right: the change with its interval, by verdict."""
-    points = most_changed(found)
+    points = page.by_change(found)[:MOST_POINTS]
     rows = range(len(points))
     figure = Figure(figsize=(9.6, 1.4 + 0.2 * max(len(points), 1)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1, 1.1])
@@ -69,11 +69,6 @@ def _threshold(axes: Any, limit: float) -> None:
     axes.xaxis.set_major_formatter(PLAIN)
     axes.set_xlim(min(low, -LINEAR), max(high, LINEAR))
     axes.set_xlabel(f"change, % (grey: threshold ± {limit:g} %)")
-
-
-def most_changed(found: records.Comparison) -> list[records.PointChange]:
-    """Points of the figure: what changed first, then the largest of the rest."""
-    return page.by_change(found)[:MOST_POINTS]
 
 
 def label(point: records.PointChange) -> str:

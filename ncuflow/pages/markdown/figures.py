@@ -110,11 +110,9 @@ def svg(figure: Figure) -> str:
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(text, format="svg", metadata=nothing)
     flat = _INDENT.sub("", text.getvalue())
-    return _TAG.sub(lambda tag: _FINE.sub(_hundredth, _UNTURNED.sub("", tag[0])), flat)
-
-
-def _hundredth(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.2f}"
+    return _TAG.sub(
+        lambda tag: _FINE.sub(lambda n: f"{float(n[0]):.2f}", _UNTURNED.sub("", tag[0])), flat
+    )
 
 
 def _legend(axes: Axes) -> None:

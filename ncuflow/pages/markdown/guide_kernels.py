@@ -135,16 +135,15 @@ def waiting(results: Results) -> Context:
             key = (main["name"], main["block"], main["registers"], row["smem_bytes"])
             held.setdefault(key, []).append((point, main))
     deep = {kernel["point"] for kernel in results["deep"]}
-    shown = [max(of, key=lambda one: _telling(one, deep)) for of in held.values()]
+    shown = [
+        max(of, key=lambda one: (one[0]["point"] in deep, one[1]["duration_ns"] or 0))
+        for of in held.values()
+    ]
     gpu = results["provenance"].get("gpu") or ""
     return {
         "points": sum(map(len, held.values())),
         "rows": [_waiting(point, main, gpu) for point, main in shown[:MOST_WAITING]],
     }
-
-
-def _telling(one: tuple[Point, Kernel], deep: Collection[str | None]) -> tuple[bool, float]:
-    return one[0]["point"] in deep, one[1]["duration_ns"] or 0
 
 
 def _waiting(point: Point, main: Kernel, gpu: str) -> Context:
