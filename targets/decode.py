@@ -402,27 +402,4 @@ TARGET = contract.Target(
             metrics=("host_launch_us", "time_hot_us", "time_cold_us"),
         ),
     ),
-    options=(
-        contract.Option(
-            "use_tensor_cores", "the wrapper; another module", _WRAPPER, "cores_grouped", _NAME
-        ),
-        contract.Option(
-            "backend",
-            "plan(), on tensor cores: fa2, of 8 bits by GPU",
-            _WRAPPER,
-            "decode_backend",
-            _NAME,
-        ),
-        contract.Option("kv_data_type", "compile time, a module of its own", _KERNEL, "decode_kv"),
-        contract.Option(
-            "window_left",
-            "compile time, a module of its own; its value at launch",
-            _KERNEL,
-            "decode_window",
-        ),
-        contract.Option(
-            "disable_split_kv", "plan(), on tensor cores alone", attention.SPLIT, "decode_split"
-        ),
-        contract.Option("enable_pdl", "launch", _LAUNCHED, "decode_pdl"),
-    ),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from ncuflow.target import attention, attention_launches, inputs, reference, workload
 from ncuflow.target.attention import FA3, LENGTHS, lengths, plan_info
-from ncuflow.target.contract import Choice, Option, Target, Work, uneven
+from ncuflow.target.contract import Choice, Target, Work, uneven
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, Written, capability
 from ncuflow.target.rules import Host, LaunchConfig, Rules
 from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
@@ -15,7 +15,6 @@ from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
 _BACKENDS = (FA3, *attention.OTHERS)
 _WRAPPER = Symbol("BatchPrefillWithPagedKVCacheWrapper", "prefill.py")
-_PLAN = f"{_WRAPPER.name}.plan"
 _FP8_KERNEL = Symbol(
     "FP8PrefillWithKVCacheKernel", "attention/hopper/quantization/prefill_sm90.cuh"
 )
@@ -449,30 +448,5 @@ TARGET = Target(
         ),
         Choice("prefill_kv", "KV of 16 bits or of 8 under queries of 16", "kv", "same", inputs.FP8),
         attention.window("prefill_window"),
-    ),
-    options=(
-        Option(
-            "backend",
-            "the wrapper; auto by GPU and dtype in plan()",
-            attention.CHOSEN,
-            "backend",
-            _WRAPPER.name,
-        ),
-        Option("disable_split_kv", "plan(), of fa2 alone", attention.SPLIT, "prefill_split", _PLAN),
-        Option("fixed_split_size", "plan(), of fa2 alone", attention.SPLIT, "prefill_chunk", _PLAN),
-        Option(
-            "use_fp16_qk_reduction",
-            "compile time, a module of its own",
-            Symbol("compute_qk", "attention/prefill.cuh"),
-            "qk",
-            _PLAN,
-        ),
-        Option(
-            "logits_soft_cap",
-            "compile time, a module of its own; its value at launch",
-            Symbol("logits_transform", "attention/prefill.cuh"),
-            "soft_cap",
-            _PLAN,
-        ),
     ),
 )

@@ -492,10 +492,4 @@ TARGET = contract.Target(
         contract.Choice("norm_dtype", "fp16 or bf16", "dtype", "f16", "bf16", given="model"),
         contract.dependent_launch("norm_pdl"),
     ),
-    options=(
-        contract.Option(_READ.name, "import of FlashInfer, from the environment", _READ, "norm"),
-        contract.Option(
-            "enable_pdl", "launch", Symbol("rmsnorm", "norm/__init__.py"), "norm_pdl", "rmsnorm"
-        ),
-    ),
 )

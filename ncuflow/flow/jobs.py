@@ -37,7 +37,7 @@ from ncuflow.target.contract import folders, template_folders
 PACKAGE = Path(__file__).parents[1]
 TARGETS = "ncuflow.targets"  # imported by name, so no import statement has them
 LOADS = "ncuflow.target.contract"  # by this module
-SUGGESTS = "ncuflow.findings.opportunities"  # what the targets' files of that name have
+SUGGESTS = "ncuflow.findings.opportunities"  # what stands beside a target's prose
 _FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:(?:[ \t].*)?\n)+", re.MULTILINE)
 _FROM = re.compile(rf"from ({PACKAGE.name}[\w.]*) import (\([^)]*\)|[^#\n]+)")
 _IMPORT = re.compile(rf"import ({PACKAGE.name}\.[\w.]+)")
@@ -70,7 +70,7 @@ def inputs(
         modules |= _closure(*(f"{TARGETS}.{name}" for name in plugins))
     found = {file for name in modules for file in _files(name)}
     if SUGGESTS in modules:
-        found |= _templates(f"guide/{target or '*'}/opportunities.yaml")
+        found |= _templates(f"guide/{target or '*'}/*.yaml")
     found |= {file for page in pages for file in _templates(f"{page}.md.j2")}
     return _from_here(found)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from ncuflow.expression import holds, names
 from ncuflow.io import conforming, read_yaml, resource
@@ -23,6 +23,7 @@ from ncuflow.target.rules import Rules
 from ncuflow.target.source import Backend, Build, Jit, Source, Symbol
 from ncuflow.target.workload import Workload
 
+T = TypeVar("T")
 FOLDERS = "NCUFLOW_TARGETS"  # the environment variable with further folders, separated as in PATH
 _DECLARES = re.compile(r"^TARGET\s*(:.*)?=", re.MULTILINE)
 
@@ -251,7 +252,6 @@ class Target:
     workload: Workload = field(default_factory=Workload)
 
     compared: tuple[Choice, ...] = ()
-    options: tuple[Option, ...] = ()
 
     heading: str = ""
     order: int = 99
@@ -266,15 +266,21 @@ class Target:
         self.choices = {**named, **self.choices}
 
     @cached_property
+    def options(self) -> tuple[Option, ...]:
+        """Those of ``guide/<name>/options.yaml``, where the target's prose lies. Raises BadInput."""
+        return self._declared("options", tuple[Option, ...])
+
+    @cached_property
     def opportunities(self) -> tuple[Opportunity, ...]:
-        """Those that ``guide/<name>/opportunities.yaml`` has, where the target's prose lies. Raises BadInput."""
-        paths = [
-            folder / "guide" / self.name / "opportunities.yaml" for folder in template_folders()
-        ]
-        kind = tuple[Opportunity, ...]
-        there = (path for path in paths if path.is_file())
-        found = (conforming(path, read_yaml(path), kind, "opportunities") for path in there)
-        return tuple(one for some in found for one in some)
+        """Those of ``guide/<name>/opportunities.yaml`` there. Raises BadInput."""
+        return self._declared("opportunities", tuple[Opportunity, ...])
+
+    def _declared(self, what: str, kind: type[T]) -> T:
+        for folder in template_folders():
+            path = folder / "guide" / self.name / f"{what}.yaml"
+            if path.is_file():
+                return conforming(path, read_yaml(path), kind, what)
+        return kind()
 
     @cached_property
     def _kinds(self) -> dict[str, tuple[set[type], bool]]:
