@@ -81,16 +81,20 @@ def test_calls_and_plans_go_in_turns_each_with_its_own_package(packages, monkeyp
     def call_times(device: Any, run: Callable[[], None], n: int) -> list[float]:
         for _ in range(n):
             run()
-        return [7.0] * n
+        return [float(len(seen) - n + i) for i in range(n)]  # the places of these calls in `seen`
 
     monkeypatch.setattr(timing, "call_times", call_times)
     found = worker.do_turns(names)
     assert {kind: {n: len(t) for n, t in by.items()} for kind, by in found.items()} == {
         kind: dict.fromkeys(names, TURNS) for kind in ("call", "plan")
     }
-    assert {*seen} == {"base base", "change change"}
-    # The first of two calls after another side's counts not.
-    assert [seen.count(f"{one} {one}") for one in ("base", "change")] == [4 * TURNS, 2 * TURNS]
+    for name, package in zip(names, ("base", "change", "base"), strict=True):
+        for place in map(int, found["call"][name]):
+            other = "base" if package == "change" else "change"
+            # Each that counts is the second of its own, after two of the other FlashInfer.
+            before = [f"{one} {one}" for one in (other, other, package, package)]
+            assert seen[place - 3 : place + 1] == before
+    assert {*found["call"]["base"]}.isdisjoint(found["call"]["control"])
 
 
 @pytest.mark.parametrize(
