@@ -5,6 +5,7 @@ heads. The latent is both key and value, so it is read once.
 """
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -81,17 +82,31 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         sizes = (heads, LATENT, POSITION, p["page_size"])
         wrapper.plan(rows, *pages, *sizes, p["q_len"] > 1, SCALE, dtype, dtype)
 
+    asked_too: dict[str, bool] = {}
+    sums: list[Tensor] = []
+
+    def run() -> None:
+        found = wrapper.run(q, q_pe, cache, cache_pe, out=out, **asked_too)
+        if asked_too:
+            sums[:] = found[1:]
+
+    def expected() -> tuple[Tensor, ...]:
+        given = (q, q_pe, cache, cache_pe, table, p["q_len"])
+        kinds = (reference.mla_decode, reference.mla_sums)[: 1 + len(asked_too)]
+        return tuple(_reference(kind, *given) for kind in kinds)
+
     plan()
+    put = attention.far_logits([q, q_pe], [cache, cache_pe], round(1 / SCALE**2))
+    put |= attention.far_pages([cache, cache_pe], table, plan)
     return Launch(
-        run=lambda: wrapper.run(q, q_pe, cache, cache_pe, out=out),
-        output=lambda: (out,),
-        reference=lambda: (_reference(q, q_pe, cache, cache_pe, table, p["q_len"]),),
+        run=run,
+        output=lambda: (out, *sums) if asked_too else (out,),
+        reference=expected,
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: (out,),
         plan=plan,
         info=attention.plan_info(wrapper),
-        extremes=attention.far_logits([q, q_pe], [cache, cache_pe], round(1 / SCALE**2))
-        | attention.far_pages([cache, cache_pe], table, plan),
+        extremes=attention.with_sums(asked_too, put),
     )
 
 
@@ -109,8 +124,15 @@ def module_arguments(p: Params) -> tuple[Any, ...]:
 
 
 def _reference(
-    q: Tensor, q_pe: Tensor, cache: Tensor, cache_pe: Tensor, table: PageTable, queries: int
+    kind: Callable[..., Tensor],
+    q: Tensor,
+    q_pe: Tensor,
+    cache: Tensor,
+    cache_pe: Tensor,
+    table: PageTable,
+    queries: int,
 ) -> Tensor:
+    """By the reference of this kind of one query a sequence."""
     import torch
 
     q, q_pe = (t.unflatten(0, (-1, queries)) for t in (q, q_pe))
@@ -121,7 +143,7 @@ def _reference(
         for i in range(queries):
             seen = slice(max(0, length - queries + i + 1))
             given = (q[part, i], q_pe[part, i], keys[:, seen], positions[:, seen])
-            each.append(reference.mla_decode(*given, SCALE))
+            each.append(kind(*given, SCALE))
         parts.append(torch.stack(each, dim=1))
     return torch.cat(parts).flatten(0, 1)
 

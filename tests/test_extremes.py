@@ -1,5 +1,6 @@
 """Extreme inputs of targets and their references, on the CPU: FlashInfer's functions are written out in torch, right or wrong."""
 
+import math
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -300,9 +301,9 @@ class Wrapper:
 
 
 class MlaWrapper:
-    """BatchMLAPagedAttentionWrapper, with an offset of so many bits."""
+    """BatchMLAPagedAttentionWrapper, with an offset of so many bits and an LSE to this base."""
 
-    bits = 60
+    bits, base = 60, 2.0
 
     def __init__(self, *given: Any, **settings: Any) -> None: ...
 
@@ -310,13 +311,18 @@ class MlaWrapper:
         self.indptr, self.indices, self.tokens = indptr, indices.clone(), tokens
         self.scale = given[5]
 
-    def run(self, q: Any, q_pe: Any, cache: Any, cache_pe: Any, out: Any) -> None:
+    def run(
+        self, q: Any, q_pe: Any, cache: Any, cache_pe: Any, out: Any, return_lse: bool = False
+    ) -> Any:
+        sums = torch.empty(q.shape[:2])
         for row, count in enumerate(self.tokens.tolist()):
             pages = self.indices[int(self.indptr[row]) : int(self.indptr[row + 1])].long()
             pages = pages * cache[0].numel() % 2**self.bits // cache[0].numel()
             k, pe = (half[pages].flatten(0, 1)[:count].float() for half in (cache, cache_pe))
             scores = (q[row].float() @ k.T + q_pe[row].float() @ pe.T) * self.scale
             out[row] = scores.softmax(-1) @ k
+            sums[row] = scores.logsumexp(-1) / math.log(self.base)
+        return (out, sums) if return_lse else out
 
 
 def test_pages_far_into_a_large_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +333,7 @@ def test_pages_far_into_a_large_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ncuflow.target.attention.WORKSPACE_BYTES", 1)
     monkeypatch.setitem(load("mla_decode").prepare.__globals__, "plan_info", lambda wrapper: {})
     shape = {"batch": 2, "kv_len": 33, "heads": 16, "page_size": 8, "backend": "fa2"}
-    far = "pages behind element 2^31 of the cache"
+    far = "pages behind element 2^32 of the cache"
     assert far not in judged("mla_decode", **shape)  # for want of room
     monkeypatch.setattr("ncuflow.target.attention.LARGE", 2**17)
     for bits, wrong in ((60, False), (17, True)):
@@ -335,6 +341,10 @@ def test_pages_far_into_a_large_cache(monkeypatch: pytest.MonkeyPatch) -> None:
         found = judged("mla_decode", **shape)
         assert found.pop(far) is not None if wrong else found.pop(far) is None
         assert set(found.values()) == {None}
+    monkeypatch.setattr(MlaWrapper, "bits", 60)
+    monkeypatch.setattr(MlaWrapper, "base", math.e)
+    found = judged("mla_decode", **shape)
+    assert {what for what, wrong in found.items() if wrong} == {LSE, f"the LSE of {BELOW}"}
 
 
 LSE = "its LSE"

@@ -785,6 +785,11 @@ def test_what_has_no_tokens_is_zeros_in_a_reference() -> None:
     q, none = draw((2, 4, 8)), np.zeros((2, 0, 2, 8))
     CLOSE(reference.decode_attention(q, none, none), 0 * q)
     CLOSE(reference.mla_decode(q, q, none[:, :, 0], none[:, :, 0], 1.0), 0 * q)
+    for sums in (
+        reference.mla_sums(q, q, none[:, :, 0], none[:, :, 0], 1.0),
+        reference.decode_sums(q, none),
+    ):
+        assert (sums == -np.inf).all() and sums.shape == (2, 4)
     assert reference.attention(q[:0], none[0], none[0], np.arange(0)).shape == (0, 4, 8)
 
 

@@ -163,7 +163,14 @@ def test_changes_of_flashinfer_that_were_taken_back_are_found() -> None:
         "merge-empty": "wrong",
         "activation-width": "lost",
         "activation-blocks": "faster",
+        "gumbel": "wrong",
+        **dict.fromkeys(("far-decode", "far-prefill", "far-mla", "far-merge"), "wrong"),
     }
+    said = {
+        name: " ".join(c.reason or "" for c in one.points[0].cases) for name, one in found.items()
+    }
+    assert all("far below 0" in said[name] for name in said if name.startswith("far"))
+    assert "with one token all but certain" in said["gumbel"]
     blocks = found["activation-blocks"].points[0]
     assert blocks.timing is not None and blocks.timing.change.high < -0.2
     assert "block 256,1,1 → block 1024,1,1" in " ".join(reasons(blocks))

@@ -251,13 +251,13 @@ def far_logits(
     }
 
 
-LARGE = 2**31  # elements of a cache
+LARGE = 2**32  # elements of a cache: strides have 32 bits without a sign
 
 
 def far_pages(
     caches: Sequence[Tensor], table: inputs.PageTable, plan: Callable[[], None]
 ) -> dict[str, Callable[[], None]]:
-    """The pages in use behind element 2^31 of a cache, as in a server's large one: an offset of 32 bits is too small. Nothing
+    """The pages in use behind element 2^32 of a cache, as in a server's large one: an offset of 32 bits is too small. Nothing
     where this GPU has no room for it, or is none."""
     import torch
 
@@ -274,7 +274,7 @@ def far_pages(
         table.indices.add_(before)
         plan()
 
-    return {"pages behind element 2^31 of the cache": put}
+    return {"pages behind element 2^32 of the cache": put}
 
 
 def extremes(

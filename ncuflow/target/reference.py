@@ -64,10 +64,14 @@ def decode_sums(q: Tensor, k: Tensor, soft_cap: float = 0.0) -> Tensor:
     xp, q, k = _wide(q, k)
     if not k.shape[1]:
         return xp.zeros_like(q[..., 0]) - math.inf
-    scores = _decode_scores(xp, q, k, soft_cap)
+    return xp.reshape(_sums(xp, _decode_scores(xp, q, k, soft_cap)), q.shape[:-1])
+
+
+def _sums(xp: Any, scores: Tensor) -> Tensor:
+    """Logarithms to the base 2 of the sums of exp(logit) over the last axis, which stays."""
     most = xp.max(scores, axis=-1, keepdims=True)
     sums = xp.log(xp.sum(xp.exp(scores - most), axis=-1, keepdims=True)) + most
-    return xp.reshape(sums, q.shape[:-1]) / math.log(2)
+    return sums / math.log(2)
 
 
 def _decode_scores(xp: Any, q: Tensor, k: Tensor, soft_cap: float) -> Tensor:
@@ -88,8 +92,24 @@ def mla_decode(q: Tensor, q_pe: Tensor, latent: Tensor, position: Tensor, scale:
     xp, q, q_pe, latent, position = _wide(q, q_pe, latent, position)
     if not latent.shape[1]:
         return xp.zeros_like(q)
-    scores = q @ xp.permute_dims(latent, (0, 2, 1)) + q_pe @ xp.permute_dims(position, (0, 2, 1))
-    return _softmax(xp, scores * scale) @ latent
+    return _softmax(xp, _mla_scores(xp, q, q_pe, latent, position, scale)) @ latent
+
+
+def mla_sums(q: Tensor, q_pe: Tensor, latent: Tensor, position: Tensor, scale: float) -> Tensor:
+    """Logarithms to the base 2 of what `mla_decode` divides by: [batch, heads], minus infinity where there is no token."""
+    xp, q, q_pe, latent, position = _wide(q, q_pe, latent, position)
+    if not latent.shape[1]:
+        return xp.zeros_like(q[..., 0]) - math.inf
+    return _sums(xp, _mla_scores(xp, q, q_pe, latent, position, scale))[..., 0]
+
+
+def _mla_scores(
+    xp: Any, q: Tensor, q_pe: Tensor, latent: Tensor, position: Tensor, scale: float
+) -> Tensor:
+    """Logits [batch, heads, length]."""
+    turned = (xp.permute_dims(of, (0, 2, 1)) for of in (latent, position))
+    scores = sum(of @ keys for of, keys in zip((q, q_pe), turned, strict=True))
+    return scores * scale
 
 
 def gated(gate: Tensor, up: Tensor, activation: str) -> Tensor:
