@@ -179,6 +179,9 @@ class Timeline:
         place = np.searchsorted(keys, found["key"])
         known = place < len(keys)
         known[known] = keys[place[known]] == found["key"][known]
+        # Of merged traces a number may be of calls of several processes: whose it is is not said.
+        threads, last = calls["thread"][by_key], np.searchsorted(keys, found["key"], "right") - 1
+        known[known] = threads[place[known]] == threads[last[known]]
         for name, column in (
             ("call", "start"),
             ("called", "end"),

@@ -247,9 +247,8 @@ def _ns(value: Any) -> int:
 
 
 def _thread(event: JsonObject) -> int:
-    tid = event.get("tid")
-    known = type(tid) is int and abs(tid) < 1 << 63
-    return tid if known else zlib.crc32(repr(tid).encode())  # type: ignore[return-value]
+    """A number of each thread: those of several processes, in traces that were merged, may have the same."""
+    return zlib.crc32(repr((event.get("pid"), event.get("tid"))).encode())
 
 
 def _operation(event: JsonObject, kind: str, timeline: Timeline, names: dict[Any, int]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from ncuflow.target import reference
+from ncuflow.target import reference, workload
 from ncuflow.target.contract import Choice, StepPart, Target, Work
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor, returning
 from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
@@ -225,11 +225,13 @@ def takes(entry: Entry) -> Block | None:
     return None
 
 
-_TELLS = ("logits", "probs", "indices", "top_k", "top_p", "min_p")
+_TELLS = ("logits", "probs", "indices", "top_k", "top_p", "min_p", "filter_apply_order")
 
 
 def _called(variant: str, a: Params) -> Block:
     """The point that an engine called, by its arguments; of a tensor of thresholds none is known."""
+    if variant == "top_k_top_p" and a.get("filter_apply_order") != "joint":
+        raise workload.RefusedError("top-k first is two calls, each of which has a range")
     rows = a["logits"] if "logits" in a else a["probs"]
     found = {"variant": variant, "batch": rows.shape[0], "vocab": rows.shape[-1]}
     if a.get("indices") is not None:

@@ -192,6 +192,15 @@ def test_a_thread_without_a_usable_number_moves_no_name_of_another(tid, tmp_path
     assert found.problems == []
 
 
+def test_a_number_of_calls_of_two_processes_is_of_neither(tmp_path):
+    trace = MadeTrace()
+    for _ in range(2):
+        trace.kernel(DECODE, 60, (4, 8, 1), (16, 4, 2))
+    call = next(one for one in trace.events if one["cat"] == "cuda_runtime")
+    trace.events.append(call | {"pid": 11})
+    assert [call >= 0 for call in reading(trace, tmp_path).rows["call"].tolist()] == [False, True]
+
+
 @pytest.mark.parametrize("since", ["", "17000000000000", "1700000000000000000"])
 def test_times_are_as_exact_as_they_are_written(since, tmp_path):
     event = '{"ph":"X","cat":"kernel","name":"k","ts":%s,"dur":%s,"args":{"device":0,"stream":7}}'

@@ -17,7 +17,6 @@ from flashinfer_source import flashinfer_package
 
 from ncuflow.io import read_json
 from ncuflow.step import annotate
-from ncuflow.step.annotate import replayed
 from ncuflow.step.shapes import of_range
 from ncuflow.sweep.points import read_points
 from ncuflow.target import attention
@@ -26,6 +25,7 @@ from ncuflow.target.workload import OPEN, RefusedError
 
 # Enough of torch that a call can be in a range: what was pushed is printed, and so is what was called in it.
 TORCH = """
+from threading import get_ident
 from types import SimpleNamespace as N
 depth, profiling, tool = [], False, True
 def push(text):
@@ -33,13 +33,16 @@ def push(text):
     print("push", text)
     return len(depth) - 1 if tool else -2
 def pop(): depth.pop()
-capturing = False
+capturing, aside = set(), False  # threads; whether they launch to other streams
 class CUDAGraph:
-    def capture_begin(self): global capturing; capturing = True; print("capture")
-    def capture_end(self): global capturing; capturing = False; print("captured")
+    def capture_begin(self): capturing.add(get_ident()); print("capture")
+    def capture_end(self): capturing.remove(get_ident()); print("captured")
     def replay(self): print("replay")
 def mm(input, mat2): print("mm"); return input
-cuda = N(nvtx=N(range_push=push, range_pop=pop), CUDAGraph=CUDAGraph)
+cuda = N(
+    nvtx=N(range_push=push, range_pop=pop), CUDAGraph=CUDAGraph,
+    is_current_stream_capturing=lambda: not aside and get_ident() in capturing,
+)
 compiler = N(is_compiling=lambda: False)
 def _run_on_profiler_start(): global profiling; profiling = True
 def _run_on_profiler_stop(): global profiling; profiling = False
@@ -76,6 +79,7 @@ class BatchDecodeWithPagedKVCacheWrapper:
 """
 NORM = """
 def rmsnorm(input, weight, eps=1e-6, out=None, enable_pdl=None): print("rmsnorm"); return input
+def gemma_rmsnorm(input, weight): return rmsnorm(weight, None)
 """
 ENGINE = """
 import torch, flashinfer
@@ -204,7 +208,7 @@ assert not any(hasattr(one, "__wrapped__") for one in (rmsnorm, W.run, torch.cud
 """
 
 HEAD = """
-import gc, os, sys, weakref
+import gc, os, sys, threading, weakref
 import torch
 torch.tool = False
 if "early" in sys.argv: torch.record(True)
@@ -244,7 +248,7 @@ CASES = {  # what an engine does, and the ranges that it has of it
     "a capture of which nothing can be said ends": ("""
         graph.capture_begin()
         rmsnorm(x, None)
-        sys.modules["ncuflow.step.annotate"].Captured.end = lambda self: 1 / 0
+        sys.modules["ncuflow.step.annotate"].Captured.add = lambda *_: 1 / 0
         graph.capture_end()
         assert not torch.capturing and idle()
         """, []),
@@ -252,7 +256,7 @@ CASES = {  # what an engine does, and the ranges that it has of it
         graph.capture_begin()
         rmsnorm(x, None)
         graph.capture_end()
-        sys.modules["ncuflow.step.annotate"].Captured.text = lambda self: 1 / 0
+        sys.modules["ncuflow.step.annotate"].Captured.text = lambda *_: 1 / 0
         torch.record(True)
         graph.replay()
         print("went on")
@@ -295,6 +299,39 @@ CASES = {  # what an engine does, and the ranges that it has of it
         W.run(self=w, q="q", cache=None)
         torch.cuda.CUDAGraph.replay(self=graph)
         """, ["kv_len=24"]),
+    "another thread calls in a capture": ("""
+        go, second = threading.Barrier(2), torch.cuda.CUDAGraph()
+        def other(own):
+            if own: own.capture_begin(), go.wait(), go.wait()
+            flashinfer.norm.gemma_rmsnorm(x, x)
+            torch.mm(x, x)
+            if own: own.capture_end()
+        threads = [threading.Thread(target=other, args=[own]) for own in (second, None)]
+        threads[0].start(), go.wait()
+        graph.capture_begin()
+        rmsnorm(x, None)
+        go.wait(), threads[0].join()
+        threads[1].start(), threads[1].join()
+        torch.aside = True
+        other(None)
+        torch.aside = False
+        graph.capture_end()
+        torch.record(True)
+        graph.replay()
+        second.replay()
+        """, ["replay of a; a rmsnorm(variant=rmsnorm", "replay of ab; a rmsnorm(variant=gemma"]),
+    "a call calls another": ("""
+        torch.record(True)
+        flashinfer.norm.gemma_rmsnorm(T([8, 4096]), x)
+        flashinfer.norm.gemma_rmsnorm(T([8, 4096], "torch.float64"), x)
+        try: flashinfer.norm.gemma_rmsnorm(x)
+        except TypeError: rmsnorm(x, None)
+        graph.capture_begin()
+        flashinfer.norm.gemma_rmsnorm(T([8, 4096]), x)
+        graph.capture_end()
+        graph.replay()
+        """, ["gemma_rmsnorm, rows=8", "variant=rmsnorm, rows=64", "gemma_rmsnorm, rows=64", "variant=rmsnorm",
+        "replay of a; a rmsnorm(variant=gemma"]),
     "a shape is a list": ("""
         torch.record(True)
         x.shape = [64, 4096]
@@ -316,6 +353,8 @@ def test_an_engine_is_not_disturbed(engine: Path, case: str) -> None:
     told = ranges(done)
     assert len(told) == len(wanted) and all(map(str.__contains__, told, wanted)), told
     assert done.said.count("went on") == ("a replay" in case)
+    calls = {"another thread calls in a capture": 5, "a call calls another": 5}
+    assert case not in calls or f"{calls[case]} calls in ranges" in done.told
 
 
 def test_calls_are_what_they_were_while_nothing_records(engine: Path) -> None:
@@ -369,6 +408,13 @@ graph.replay()
 """
 
 
+def replayed(text: str) -> list[str]:
+    """The ranges of the calls that a replay repeats, in order."""
+    order, *parts = text.removeprefix(annotate.REPLAY).split("; ")
+    known = {part[:1]: part[2:] for part in parts}
+    return [known[letter] for letter in order if letter in known]
+
+
 def test_a_replay_says_what_was_captured_and_planned_since(engine: Path, tmp_path: Path) -> None:
     (engine / "engine.py").write_text(GRAPH)
     done = annotated(engine, "--workload", str(tmp_path / "called"))
@@ -378,7 +424,7 @@ def test_a_replay_says_what_was_captured_and_planned_since(engine: Path, tmp_pat
         "push replay of abcabc", "record replay of abcabc", "push replay of abcabc"
     ]  # fmt: skip
     assert done.said.count("mm") == 4 and done.said.count("replay") == 3
-    told = [list(replayed(one.partition(" ")[2])) for one in told]
+    told = [replayed(one.partition(" ")[2]) for one in told]
     norm = "rmsnorm(variant=rmsnorm, rows=1, hidden=4096, dtype=bf16)"
     product = "gemm(variant=mm, m=1, n=6144, k=4096, dtype=bf16)"
     assert told[0][:2] == [norm, product] and told[0][:3] == told[0][3:]
@@ -454,6 +500,36 @@ def test_a_process_leaves_whatever_it_cannot_tell(engine: Path, tmp_path: Path, 
         """)
     )
     assert annotated(engine, "--workload", str(tmp_path / "called")).code == 3
+
+
+def test_what_was_forgotten_is_counted_when_it_is_called_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(annotate, "MOST_SHAPES", 4)
+    process, called = annotate.Annotations(None, False), (3, 2, 1, 1, 1, 0, 100)
+    shapes = [annotate.Shape(str(n), "rmsnorm", {}) for n in range(5)]
+    shapes += [annotate.Shape("0", "rmsnorm", {}), shapes[2]]  # of another function's memory
+    for shape, n in zip(shapes, called, strict=True):
+        for _ in range(n):
+            process.count(shape)
+    counts = {name: one.count for name, one in process.shapes.items()}
+    assert counts == {"0": 3, "1": 2, "4": 1, "2": 100} and process.left_out == 2
+
+
+def test_what_is_no_point_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = '[["rmsnorm", {"rows": 8}, 3], ["rmsnorm", {"rows": 0}, 5], ["decode", {"cores": "none"}, 2]]'
+    (tmp_path / "1.json").write_text(rows)
+    (row,) = annotate.workload(tmp_path)["rmsnorm"]
+    assert row["count"] == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "7 calls are not in the workload: rmsnorm: " in line and "(5); decode: " in line
+
+
+def test_a_workload_of_another_run_is_not_taken_for_this_one(engine: Path, tmp_path: Path) -> None:
+    (tmp_path / "rmsnorm.json").write_text("mine")
+    done = annotated(engine, "--workload", str(tmp_path))
+    assert done.code == 2 and "rmsnorm.json is of another run" in done.told
+    assert "run" not in done.said and (tmp_path / "rmsnorm.json").read_text() == "mine"
 
 
 def _hears() -> None:
@@ -569,6 +645,9 @@ def test_points_of_calls_are_points_of_their_targets() -> None:
         "apply_rope_pos_ids": {"q": T(64, 32, 128), "k": T(64, 8, 128), "interleave": True},
         "silu_and_mul": {"input": T(64, 28672)},
         "top_p_sampling_from_probs": {"probs": T(64, 128256), "top_p": 0.9},
+        "top_k_top_p_sampling_from_probs": {
+            "probs": T(64, 128256), "top_k": 40, "top_p": 0.9, "filter_apply_order": "joint",
+        },
         "merge_state": {"v_a": T(64, 32, 128)},
         "merge_states": {"v": T(64, 4, 32, 128)},
         "linear": {"input": T(2, 32, 4096), "weight": T(6144, 4096)},
@@ -601,6 +680,7 @@ def test_points_of_calls_are_points_of_their_targets() -> None:
         "apply_rope_pos_ids": "rope_pos_ids_T64_H32_K8_D128_bf16_interleaved",
         "silu_and_mul": "silu_T64_D14336_bf16",
         "top_p_sampling_from_probs": "top_p_B64_V128256_t90_s3",
+        "top_k_top_p_sampling_from_probs": "top_k_top_p_B64_V128256_k40_t90_s3",
         "merge_state": "merge_state_S64_H32_D128_bf16",
         "merge_states": "merge_states_n4_S64_H32_D128_bf16",
         "linear": "mm_cublaslt_M64_N6144_K4096_bf16",
@@ -622,6 +702,14 @@ def test_experts_that_no_target_measures_are_refused(said: dict[str, int], why: 
     (call,) = [one for one in load("moe").workload.calls if one.name == "cutlass_fused_moe"]
     with pytest.raises(RefusedError, match=why):
         call.params(given | said)
+
+
+def test_a_draw_by_top_k_first_is_two_calls() -> None:
+    calls = {one.name: one for one in load("sampling").workload.calls}
+    call = calls["top_k_top_p_sampling_from_probs"]
+    assert "filter_apply_order" in call.tells
+    with pytest.raises(RefusedError, match="two calls"):
+        call.params({"probs": SimpleNamespace(shape=(64, 128256)), "top_k": 40, "top_p": 0.9})
 
 
 PLANNED = {"num_qo_heads": 32, "num_kv_heads": 8, "head_dim": 128, "pos_encoding_mode": "NONE"}

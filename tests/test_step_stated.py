@@ -109,7 +109,8 @@ def test_a_soft_cap_with_a_point_is_a_number(tmp_path: Path, cap: str, value: in
     assert row.roof is not None
 
 
-def test_ranges_of_another_thread_are_not_those_of_a_launch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of", ["tid", "pid"])
+def test_ranges_of_another_thread_are_not_those_of_a_launch(of: str, tmp_path: Path) -> None:
     """The ranges of a thread's steps and of its call, and within them the ranges of another thread's, which launches too."""
     trace = MadeTrace()
     mine, others = (NORM.replace("rows=32", f"rows={rows}") for rows in (8, 1))
@@ -120,10 +121,10 @@ def test_ranges_of_another_thread_are_not_those_of_a_launch(tmp_path: Path) -> N
         trace.range(f"decode step {number}", begin, trace.at).range(mine, begin + 1, trace.at)
         for name in ("prefill step", others):
             trace.range(name, begin + 2, trace.at - 1)
-            trace.events[-1]["tid"] = 11
+            trace.events[-1][of] = 11
         trace.at += 500
     trace.kernel(NORMS, 90, (1, 1, 1), (32, 16, 1), shared=16448)
-    trace.events[-1]["tid"] = 11  # of the other thread, its call
+    trace.events[-1][of] = 11  # of the other thread, its call
     (found,) = steps.step(trace.write(tmp_path / "trace.json")).groups
     assert (found.kind, found.steps) == ("decode", 3)
     (row,) = found.kernels

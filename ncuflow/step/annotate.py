@@ -12,7 +12,7 @@ ncu. What torch has compiled of their callers it may compile again then. What ha
 
 Launches that are captured into a CUDA graph are left as they are, unless asked for: a replay launches without these calls.
 Nothing is read from the GPU in a capture. What was called in it is remembered, torch's products among it, and each replay runs
-in one range that lists it, of planned calls by their latest plan().
+in one range that lists it, of planned calls by their latest plan(). What a call that states its shape calls itself is part of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import json
 import os
 import string
 import sys
-import threading
 import time
 import weakref
 from collections import Counter
@@ -32,6 +31,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from threading import Thread, get_ident
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -64,6 +64,8 @@ except Exception as error:  # the engine runs without ranges
 
 
 Planned = Callable[[Any], "Shape | None"]  # what a wrapper planned last
+# Of a call its shape, and what is captured of it: that shape, or a wrapper and what tells its.
+Call = tuple["Shape | None", Any, Planned | None]
 
 
 @dataclass(eq=False, slots=True)
@@ -87,44 +89,31 @@ class Plan:
 
 class Captured:
     """What was called in the capture of a graph, in order: each call a shape, or a wrapper whose plan() says it when the graph is
-    replayed and where that keeps it."""
+    replayed and where that keeps it. thread: the one that captures."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[Any, Planned | None]] = []
-        self.order = ""  # a letter for each, and by letter the call and how often it is there
-        self.apart: list[tuple[Any, Planned | None, int]] = []
+        self.thread = get_ident()
+        self.order = ""  # a letter for each call, and each kind of call with its letter
+        self.calls: dict[Any, tuple[str, Any, Planned | None]] = {}
 
     def add(self, call: Any, planned: Planned | None = None) -> None:
         """Another call. planned: tells the shape of a wrapper's; None where the call is a shape."""
         # A wrapper has one reference, which is held here: its identity stays when the wrapper is gone.
-        self.calls.append((weakref.ref(call) if planned else call, planned))
+        held = weakref.ref(call) if planned else call
+        key = id(held) if planned else call.text, planned
+        if key not in self.calls and len(self.calls) < len(LETTERS):
+            self.calls[key] = LETTERS[len(self.calls)], held, planned
+        self.order += self.calls[key][0] if key in self.calls else ""
 
-    def end(self) -> None:
-        """Nothing more is captured."""
-        keys = [(id(call), planned) for call, planned in self.calls]
-        counts, calls = Counter(keys), dict(zip(keys, self.calls, strict=True))
-        letters = dict(zip(counts, LETTERS, strict=False))
-        self.order = "".join(letters.get(key, "") for key in keys)
-        self.apart = [(*calls[key], counts[key]) for key in letters]
-
-    def text(self) -> str:
+    def text(self, count: Callable[[Shape, int], None]) -> str:
         """The range of a replay, whose calls are counted."""
         parts = [f"{REPLAY}{self.order}"]
-        for letter, (call, planned, count) in zip(LETTERS, self.apart, strict=False):
+        for letter, call, planned in self.calls.values():
             shape = planned(call()) if planned else call
             if shape is not None:
-                shape.count += count
+                count(shape, self.order.count(letter))
                 parts.append(f"{letter} {shape.text}")
         return "; ".join(parts)
-
-
-def replayed(text: str) -> Iterator[str]:
-    """The ranges of the calls that a replay repeats, in order; none of another range."""
-    if not text.startswith(REPLAY):
-        return
-    order, *parts = text.removeprefix(REPLAY).split("; ")
-    known = {part[:1]: part[2:] for part in parts}
-    yield from (known[letter] for letter in order if letter in known)
 
 
 class Annotations:
@@ -133,14 +122,13 @@ class Annotations:
 
     def __init__(self, folder: str | None, captured: bool) -> None:
         self.folder, self.captured = folder, captured
-        self.shapes: dict[str, Shape] = {}  # by range
+        self.shapes: dict[str, Shape] = {}  # that were called, by range
         self.left_out = 0  # calls of shapes that were forgotten
         self.wrapped: dict[str, int] = {}  # calls of each target that are wrapped
         self.refused: Counter[str] = Counter()
-        self.graph: Captured | None = None  # that is captured now
-        self.products: list[
-            tuple[Any, str, Any]
-        ] = []  # of torch, to be taken in place of what is there
+        self.graphs: list[Captured] = []  # that are captured now
+        self.inside = set[int]()  # threads in a call that states a shape
+        self.products: list[tuple[Any, str, Any]] = []  # of torch's, and what takes their place
         self.detours: list[Detour] = []
         self.profilers = 0  # of torch's that record now
         self.began = self.active = self.swapped = False
@@ -165,12 +153,15 @@ class Annotations:
         try:
             yield
         except Exception as error:
-            self.refused[f"{where}: {type(error).__name__}: {error}"[:200]] += 1
+            from ncuflow.target.workload import RefusedError  # here already: it declared the call
+
+            kind = "" if isinstance(error, RefusedError) else f"{type(error).__name__}: "
+            self.refused[f"{where}: {kind}{error}"[:200]] += 1
 
     def turn(self, wrapped: bool = True) -> None:
         """Take FlashInfer's calls elsewhere where that serves anything. wrapped: False leaves all as FlashInfer has it, until
         this is asked again."""
-        useful = self.folder or self.tool.attached or self.profilers or self.graph is not None
+        useful = self.folder or self.tool.attached or self.profilers or self.graphs
         self.active = wrapped and bool(useful)
         for detour in self.detours:
             detour.take(wrapped if detour.always else self.active)
@@ -214,20 +205,20 @@ class Annotations:
         def capture_begin(mine: Any, *args: Any, **kwargs: Any) -> Any:
             made = begin(mine, *args, **kwargs)
             with self._ours("capture"):
-                self.graph = vars(mine)[CAPTURED] = Captured()
+                vars(mine)[CAPTURED] = Captured()
+                self.graphs.append(vars(mine)[CAPTURED])
                 self.turn()
-                self._swap_products(True)
+                self._swap_products()
             return made
 
         @functools.wraps(end)
         def capture_end(mine: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                captured, self.graph = self.graph, None
                 with self._ours("capture"):
-                    self._swap_products(False)
-                    self.turn()
-                    if captured is not None:
-                        captured.end()
+                    if captured := vars(mine).get(CAPTURED):
+                        self.graphs.remove(captured)
+                        self._swap_products()
+                        self.turn()
             finally:
                 made = end(mine, *args, **kwargs)
             return made
@@ -237,7 +228,7 @@ class Annotations:
                 text = ""
                 with self._ours("replay"):
                     captured = vars(holder_of(args, kwargs)).get(CAPTURED)
-                    text = captured.text() if captured and captured.order else ""
+                    text = captured.text(self.count) if captured and captured.order else ""
                 return tool.run(text, own, args, kwargs) if text else own(*args, **kwargs)
 
             return in_range
@@ -245,10 +236,18 @@ class Annotations:
         graph.capture_begin, graph.capture_end = capture_begin, capture_end
         self._detour(graph, "replay", replay)
 
-    def _swap_products(self, wrapped: bool) -> None:
-        """Put torch's products that are wrapped in place of its own, or back. They stay as they are where torch has compiled
-        anything: it looks at what it calls."""
-        compiler = sys.modules.get("torch._dynamo.utils")
+    def capture(self) -> Captured | None:
+        """What this thread captures by the stream that it launches to."""
+        with self._ours("capture"):
+            if self.graphs and self.tool.capturing():
+                mine = [one for one in self.graphs if one.thread == get_ident()]
+                return (mine or self.graphs)[-1]
+        return None
+
+    def _swap_products(self) -> None:
+        """Put torch's products that are wrapped in place of its own while anything is captured, then back. They stay as they are
+        where torch has compiled anything: it looks at what it calls."""
+        compiler, wrapped = sys.modules.get("torch._dynamo.utils"), bool(self.graphs)
         if wrapped == self.swapped or (wrapped and compiler and compiler.counters["frames"]):
             return
         self.swapped = wrapped
@@ -258,31 +257,30 @@ class Annotations:
 
     def shape(self, target: Any, call: Any, arguments: dict[str, Any]) -> Shape | None:
         """That of a call with these arguments; None of what is no point of the target."""
-        from ncuflow.target.workload import RefusedError
-
-        try:
-            params = call.params(arguments)
-        except RefusedError as error:
-            self.refused[f"{call.name}: {error}"] += 1
-            return None
+        params = None
         # An argument of another FlashInfer's, for one: the call itself is the engine's.
-        except Exception as error:
-            self.refused[f"{call.name}: {type(error).__name__}: {error}"[:200]] += 1
+        with self._ours(call.name):
+            params = call.params(arguments)
+        if params is None:
             return None
         text = f"{target.name}({', '.join(f'{name}={value}' for name, value in params.items())})"
-        found = self.shapes.get(text)
-        if found is None:
+        return self.shapes.get(text) or Shape(text, target.name, params)
+
+    def count(self, shape: Shape, n: int = 1) -> None:
+        """So many calls of a shape, which may be new here, or forgotten while its caller kept it."""
+        if not shape.count:
             if len(self.shapes) >= MOST_SHAPES:
                 self._forget()
-            found = self.shapes[text] = Shape(text, target.name, params)
-        return found
+            shape = self.shapes.setdefault(shape.text, shape)
+        shape.count += n
 
     def _forget(self) -> None:
         """Keep the half of the shapes that were called most."""
         ordered = sorted(self.shapes.values(), key=lambda one: -one.count)
         kept, rest = ordered[: MOST_SHAPES // 2], ordered[MOST_SHAPES // 2 :]
-        self.left_out += sum(one.count for one in rest)
         self.shapes = {one.text: one for one in kept}
+        for one in rest:
+            self.left_out, one.count = self.left_out + one.count, 0
 
     # --- wrapping ---------------------------------------------------------------------------
 
@@ -309,7 +307,9 @@ class Annotations:
             self._planned(holder, method, target, call)
         elif call.module.startswith("torch"):
             taken = self._function(target, call, function)
-            other = functools.wraps(function)(lambda *args, **kwargs: taken(args, kwargs))
+            other = functools.wraps(function)(
+                lambda *a, **k: taken(a, k) if self.capture() else function(*a, **k)
+            )
             self.products.append((holder, method, other))
         else:
             self._detour(holder, method, functools.partial(self._function, target, call))
@@ -325,7 +325,7 @@ class Annotations:
 
         def leave(status: int) -> None:
             try:
-                if any(one.count > 0 for one in [*self.shapes.values()]):
+                if self.shapes:
                     self.report()
             finally:
                 own(status)
@@ -338,13 +338,15 @@ class Annotations:
         """This process is another than the one whose calls were counted, and has none of its threads."""
         for one in self.shapes.values():
             one.count = 0
+        self.shapes.clear()
+        self.inside.clear()
         self.left_out = self.written = 0
         if self.folder:
-            threading.Thread(target=self._keep, name="ncuflow annotate", daemon=True).start()
+            Thread(target=self._keep, name="ncuflow annotate", daemon=True).start()
 
     def _planned(self, holder: Any, method: str, target: Any, call: Any) -> None:
         """A method that computes what another planned, and that one."""
-        annotations, tool, names = self, self.tool, Names(vars(holder)[call.plan])
+        annotations, names = self, Names(vars(holder)[call.plan])
         kept = f"_ncuflow_{target.name}"
 
         def planned(wrapper: Any) -> Shape | None:
@@ -368,7 +370,7 @@ class Annotations:
                     own.pop(kept, None)
                     rest = args[1:], {name: kwargs[name] for name in kwargs if name != "self"}
                     # Before the engine writes into its tensors again.
-                    now = annotations.active and annotations.graph is None
+                    now = annotations.active and not annotations.graphs
                     own[kept] = Plan(own.get(PLANNED), rest if now else keepable(*rest))
                     if now:
                         planned(wrapper)
@@ -376,41 +378,21 @@ class Annotations:
 
             return plan
 
-        def runner(function: FunctionType) -> Handler:
-            def run(args: Any, kwargs: Any) -> Any:
-                if tool.compiling():
-                    return function(*args, **kwargs)
-                wrapper, graph = holder_of(args, kwargs), annotations.graph
-                shape = planned(wrapper)
-                if graph is not None:
-                    with annotations._ours(call.name):
-                        graph.add(wrapper, planned)  # a later plan of it may be known
-                elif shape is not None:
-                    shape.count += 1
-                if shape is None or (graph is not None and not annotations.captured):
-                    return function(*args, **kwargs)
-                return tool.run(shape.text, function, args, kwargs)
-
-            return run
+        def of(args: Any, kwargs: Any) -> Call:
+            wrapper = holder_of(args, kwargs)
+            return planned(wrapper), wrapper, planned
 
         self._detour(holder, call.plan, planner, always=True)
-        self._detour(holder, method, runner)
+        self._detour(holder, method, functools.partial(self._taken, of))
 
     def _function(self, target: Any, call: Any, function: Any) -> Handler:
         """A function whose own arguments tell the shape; told once for arguments of the same shapes."""
         annotations, names, shapes = self, Names(function, call.tells), dict[Any, Shape | None]()
-        run, compiling = self.tool.run, self.tool.compiling
         told = [(names.order.index(name), name) for name in call.tells if name in names.order]
-        only, (at, name) = len(told) == 1, told[0] if told else (0, "")
 
-        def annotated(args: Any, kwargs: Any) -> Any:
-            if compiling():
-                return function(*args, **kwargs)
+        def of(args: Any, kwargs: Any) -> Call:
             n = len(args)
-            if only:  # most calls: without a loop
-                key = _shape(args[at] if n > at else kwargs.get(name))
-            else:
-                key = tuple([_shape(args[at] if at < n else kwargs.get(name)) for at, name in told])
+            key = tuple([_shape(args[at] if at < n else kwargs.get(name)) for at, name in told])
             try:
                 shape = shapes[key]
             except KeyError:
@@ -419,17 +401,36 @@ class Annotations:
                 shape = shapes[key] = annotations.shape(target, call, names.of(args, kwargs))
             except TypeError:  # a shape that cannot be remembered: a list
                 shape = annotations.shape(target, call, names.of(args, kwargs))
-            if shape is None:
-                return function(*args, **kwargs)
-            if annotations.graph is not None:
-                annotations.graph.add(shape)
-                if not annotations.captured:
-                    return function(*args, **kwargs)
-            else:
-                shape.count += 1
-            return run(shape.text, function, args, kwargs)
+            return shape, shape, None
 
-        return annotated
+        return self._taken(of, function)
+
+    def _taken(self, of: Callable[[Any, Any], Call], function: Callable[..., Any]) -> Handler:
+        """Calls of a function in their ranges, and counted; in a capture, put to what its graph repeats."""
+        compiling, inside, run = self.tool.compiling, self.inside, self.tool.run
+
+        def taken(args: Any, kwargs: Any) -> Any:
+            thread = get_ident()
+            if compiling() or thread in inside:
+                return function(*args, **kwargs)
+            shape, call, planned = of(args, kwargs)
+            graph = self.capture() if self.graphs and call is not None else None
+            if graph is not None:
+                with self._ours("capture"):
+                    graph.add(call, planned)
+            elif shape is not None:
+                self.count(shape)
+            else:
+                return function(*args, **kwargs)
+            inside.add(thread)
+            try:
+                if shape is None or (graph is not None and not self.captured):
+                    return function(*args, **kwargs)
+                return run(shape.text, function, args, kwargs)
+            finally:
+                inside.discard(thread)
+
+        return taken
 
     # --- at the end -------------------------------------------------------------------------
 
@@ -444,13 +445,13 @@ class Annotations:
 
     def write(self) -> None:
         """The workload as it is by now, whole or not at all."""
-        called = [one for one in [*self.shapes.values()] if one.count]
+        called = [*self.shapes.values()]
         calls = sum(one.count for one in called)
         if not self.folder or calls == self.written:
             return
         rows = [[one.target, one.params, one.count] for one in called]
         path = Path(self.folder, f"{os.getpid()}.json")
-        new = path.with_suffix(f".{threading.get_ident()}")
+        new = path.with_suffix(f".{get_ident()}")
         with contextlib.suppress(OSError):  # the command that asked for it is gone, with its folder
             new.write_text(json.dumps(rows), encoding="utf-8")
             new.replace(path)
@@ -458,7 +459,7 @@ class Annotations:
 
     def report(self) -> None:
         """A line of what was wrapped and called, and the workload, where this process called anything."""
-        called = [one for one in [*self.shapes.values()] if one.count]
+        called = [*self.shapes.values()]
         kinds = sorted(Counter(one.target for one in called).items())
         told = ", ".join(f"{name} {n} shapes" for name, n in kinds)
         wrapped = ", ".join(sorted(self.wrapped))
@@ -507,9 +508,7 @@ class Finder:
             imported(module)
             try:
                 self.annotations.wrap(module)
-            except (
-                Exception
-            ) as error:  # another torch's, for one: the engine runs without these ranges
+            except Exception as error:  # another torch's: the engine runs without these ranges
                 _say(f"{name}: {type(error).__name__}: {error}")
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
@@ -542,23 +541,31 @@ def environment(site: Path, folder: Path | None, captured: bool) -> dict[str, st
 
 
 def workload(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """By target, the points that the processes of a command called, as points.json has them, and how often: most called first."""
+    """By target, the points that the processes of a command called, as points.json has them, and how often: most called first.
+    What is no point is told, and how often that was called."""
     from ncuflow.sweep.points import expand
     from ncuflow.target.contract import known
     from ncuflow.target.workload import OPEN
 
     counts: Counter[tuple[str, str]] = Counter()
+    dropped: Counter[str] = Counter()
     params: dict[tuple[str, str], Any] = {}
     for path in sorted(folder.glob("*.json")):
         for name, own, n in json.loads(path.read_text(encoding="utf-8")):
             own = {key: value for key, value in own.items() if value != OPEN}
             try:
                 (whole,) = expand([own], known()[name].parameters, known()[name].choices)
-            except ValueError:  # a head dimension, for one, that the target does not measure
+            except (
+                ValueError
+            ) as error:  # a head dimension, for one, that the target does not measure
+                dropped[f"{name}: {error}"] += n
                 continue
             key = name, known()[name].point_id(whole)
             counts[key] += n
             params[key] = whole
+    if dropped:
+        told = "; ".join(f"{why} ({n})" for why, n in dropped.most_common(5))
+        _say(f"{dropped.total()} calls are not in the workload: {told}")
     found: dict[str, list[dict[str, Any]]] = {}
     for (name, point), n in counts.most_common():
         row = {"id": point, "target": name, "params": params[name, point], "count": n}

@@ -28,6 +28,7 @@ class Tool(NamedTuple):
     push: Callable[[str], Any]
     pop: Callable[[], Any]
     compiling: Callable[[], bool]
+    capturing: Callable[[], bool]
     profiling: Callable[[], bool]
     begin: Callable[[str], Any]
     end: Callable[[Any], Any]
@@ -45,6 +46,7 @@ class Tool(NamedTuple):
             push,
             pop,
             torch.compiler.is_compiling,
+            torch.cuda.is_current_stream_capturing,
             torch.autograd._profiler_enabled,
             torch.autograd._record_function_with_args_enter,
             torch.autograd._record_function_with_args_exit,

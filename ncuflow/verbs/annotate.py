@@ -14,6 +14,7 @@ from pathlib import Path
 from ncuflow.io import UsageError, scratch, write_json
 from ncuflow.process import run_in_place
 from ncuflow.step import annotate
+from ncuflow.target.contract import known
 
 
 def command(*words: str, workload: Path | None = None, graphs: bool = False) -> int:
@@ -23,13 +24,15 @@ def command(*words: str, workload: Path | None = None, graphs: bool = False) -> 
 
     Args:
         words: -- COMMAND…
-        workload: a folder for what was called, a file for each target
+        workload: a folder without points for what was called, a file for each target
         graphs: ranges around launches that are captured into a CUDA graph as well
     """
     if not words:
         raise UsageError("no command given after --")
     if workload and workload.is_file():
         raise UsageError(f"{workload} is a file; --workload is a folder")
+    if workload and (old := next((f for f in workload.glob("*.json") if f.stem in known()), None)):
+        raise UsageError(f"{old} is of another run; --workload is a folder without points")
     with scratch() as own:
         (own / "site").mkdir()
         (own / "called").mkdir()
