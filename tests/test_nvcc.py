@@ -64,9 +64,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", sorted(known()))
-def test_modules_of_the_default_sweep_compile_for_sm_80(
-    name: str, tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_modules_of_the_default_sweep_compile_for_sm_80(name, tmp_path, environment):
     points, out = tmp_path / "points.json", tmp_path / "build.json"
     found = sweep.points(load(name), SWEEP[name])
     points.write_text(json.dumps([point.as_dict() for point in found]))
@@ -85,9 +83,7 @@ def test_modules_of_the_default_sweep_compile_for_sm_80(
 
 
 @pytest.mark.parametrize("arch", ["8.9", "10.0a", "12.0a"])
-def test_two_small_modules_are_read_for_other_architectures(
-    arch: str, tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_two_small_modules_are_read_for_other_architectures(arch, tmp_path, environment):
     command = [sys.executable, "-m", "ncuflow", "static", "--arch", arch, "--out", str(tmp_path)]
     command += ["--targets", "merge_state,rmsnorm", "--jobs", environment["MAX_JOBS"]]
     done = subprocess.run(

@@ -286,9 +286,7 @@ def named(results: Results, what: str) -> list[MeasuredOpportunity]:
 
 
 @pytest.mark.parametrize("name", ["h100/0.7.2/default", "h200/0.7.2/default"])
-def test_the_largest_win_of_who_takes_fa2_is_fa3_without_what_the_merge_takes(
-    recorded: Recorded, name: str
-) -> None:
+def test_the_largest_win_of_who_takes_fa2_is_fa3_without_what_the_merge_takes(recorded, name):
     """The points of the other side ask for FlashInfer's choice, which is fa3 there."""
     results = recorded(name, "prefill")
     (one,) = named(results, "fa3 instead of fa2")
@@ -374,9 +372,7 @@ def test_advice_whose_sign_turns_carries_its_condition(recorded: Recorded) -> No
         ("kernels", "gemm", "gemm_tiny", "+18.4 % to +477.9 %"),  # of two there is no middle
     ],
 )
-def test_no_median_stands_over_opposite_signs(
-    recorded: Recorded, recording: str, kernel: str, choice: str, said: str
-) -> None:
+def test_no_median_stands_over_opposite_signs(recorded, recording, kernel, choice, said):
     found = summary(of_choice(recorded(f"h200/0.7.2/{recording}", kernel), choice))
     assert found and (found["median"] is None or choice in ("gemm_tiny", "norm"))
     assert fared(found) == said or re.fullmatch(said, fared(found))
@@ -449,9 +445,7 @@ ADVISED = [
 
 
 @pytest.mark.parametrize(("recording", "kernel", "what", "told"), ADVISED)
-def test_what_recordings_advise(
-    recorded: Recorded, recording: str, kernel: str, what: str, told: Any
-) -> None:
+def test_what_recordings_advise(recorded, recording, kernel, what, told):
     (one,) = named(recorded(recording, kernel), what)
     group, most, change = told
     assert group in (None, one.group)
@@ -503,9 +497,7 @@ def test_what_is_said_of_a_split_kernel_is_not_its_merges(recorded: Recorded) ->
     assert said in worded(whole.opportunity, whole.facts)
 
 
-def test_an_untried_change_says_how_to_try_it_once_and_batching_on_which_cores(
-    finished: Any,
-) -> None:
+def test_an_untried_change_says_how_to_try_it_once_and_batching_on_which_cores(finished):
     guide = (finished.outputs / "reports/kernel-dev-guide.md").read_text()
     section = guide.split("### Continuous Batching")[1].split("\n###")[0]
     grouped = [line.split(" | ")[0] for line in section.splitlines() if ", 8, " in line]
@@ -538,9 +530,7 @@ FAST_HEADS = "heads on the fast axis of the grid, the longest query tiles first"
 
 
 @pytest.mark.parametrize("name", ["h100/0.7.2/default", "h200/0.7.2/default"])
-def test_a_causal_tail_is_shown_with_the_trial_of_another_order_of_blocks(
-    recorded: Recorded, name: str
-) -> None:
+def test_a_causal_tail_is_shown_with_the_trial_of_another_order_of_blocks(recorded, name):
     results = recorded(name, "prefill")
     (one,) = named(results, FAST_HEADS)
     shares = {p.split("_S")[1].split("_")[0]: None for p in one.points}
@@ -574,9 +564,7 @@ def test_no_evidence_is_shown_twice(recorded: Recorded, name: str, kernel: str) 
             assert not holds(one.where, point) or worded(one, point).count("DRAM") < 2
 
 
-def test_a_graph_saves_none_of_the_time_in_which_kernels_read_their_cache_from_dram(
-    recorded: Recorded,
-) -> None:
+def test_a_graph_saves_none_of_the_time_in_which_kernels_read_their_cache_from_dram(recorded):
     """A layer's KV cache is not in L2, where a hot launch finds it: 10 µs on an H100, and 15 µs from DRAM."""
     (one,) = named(recorded("h100/0.7.2/default", "decode"), "a CUDA graph")
     assert one.effect and (one.effect.metric, one.group) == ("step_cold_us", "won")
@@ -588,9 +576,7 @@ def test_a_graph_saves_none_of_the_time_in_which_kernels_read_their_cache_from_d
 
 
 @pytest.mark.parametrize("name", ["h100/0.7.2/default", "h200/0.7.2/default"])
-def test_no_trial_brought_more_than_was_left_by_the_bytes_that_pass_dram(
-    recorded: Recorded, name: str
-) -> None:
+def test_no_trial_brought_more_than_was_left_by_the_bytes_that_pass_dram(recorded, name):
     """Of the bytes of two states that are merged L2 keeps a part: DRAM moves 87 of 102 MB."""
     results = recorded(name, "merge_state")
     (one,) = named(results, "merge_state for two states")

@@ -143,9 +143,7 @@ def test_a_point_without_a_partner_is_an_error() -> None:
 # --- the points of pairs ----------------------------------------------------------------------
 
 
-def test_a_point_of_a_pair_is_made_ready_once_and_has_the_times_of_its_side(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_point_of_a_pair_is_made_ready_once_and_has_the_times_of_its_side(monkeypatch):
     device = Device()
     distinct(device, monkeypatch)
     found = timed(device, [(1, 2), (1, 3)], 3)
@@ -224,9 +222,7 @@ def test_what_fails_beside_another_launch_alone_is_measured_alone() -> None:
     assert device.log.count("cold 30") == 2
 
 
-def test_the_points_of_a_pair_that_failed_are_visited_before_their_next_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_points_of_a_pair_that_failed_are_visited_before_their_next_one(monkeypatch):
     """What fails by one of them shall not fail all its pairs, each of which may cost a process."""
     device, pair, taken = Device(), timing.pair, []
 
@@ -262,9 +258,7 @@ def test_the_bases_of_pairs_are_in_a_random_order_of_the_process_and_theirs_toge
     ("asked", "visits", "launches"),
     [({"rounds": 3}, 3, 30), ({"repeats": 31}, 1, 31), ({"repeats": 10}, 1, 10), ({"visits_all": True}, 1, 30)],
 )  # fmt: skip
-def test_other_visits_than_a_pair_measures_are_visits_of_their_own(
-    asked: dict[str, Any], visits: int, launches: int
-) -> None:
+def test_other_visits_than_a_pair_measures_are_visits_of_their_own(asked, visits, launches):
     device = Device()
     found = timed(device, [(1, 2)], 2, **asked)
     assert found["fake/p1"]["timing"]["cold"]["n"] == launches
@@ -283,9 +277,7 @@ def test_the_other_side_of_another_batch_has_no_record_here() -> None:
     assert device.log.count("poison") == 4  # p4 is not tried again
 
 
-def test_a_compiler_in_a_pair_is_its_error_and_beside_the_sustained_rate_its_points(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_compiler_in_a_pair_is_its_error_and_beside_the_sustained_rate_its_points(monkeypatch):
     """The points of a pair that failed are measured again."""
     for method, statuses in (("cold", ["error", "ok", "ok"]), ("steady", ["ok", "error", "ok"])):
         device, watch = Device(), SimpleNamespace(started=3)

@@ -670,9 +670,7 @@ def test_a_pair_has_a_row_per_side_and_a_refused_one_has_no_times(tmp_path: Path
 
 
 @pytest.mark.parametrize("value", [{}, [512], [[]]])
-def test_a_parameter_that_nothing_can_be_sorted_by_is_no_timing_record(
-    tmp_path: Path, value: object
-) -> None:
+def test_a_parameter_that_nothing_can_be_sorted_by_is_no_timing_record(tmp_path, value):
     path = tmp_path / "timing.jsonl"
     record = {"point": "a/b", "target": "a", "status": "skipped", "reason": "no"}
     path.write_text(json.dumps(record | {"params": {"seq_len": 512}}), encoding="utf-8")

@@ -49,9 +49,7 @@ def test_blocks_are_expanded(tmp_path: Path) -> None:
         ("--points", json.dumps([POINT | {"params": {"batch": float("nan")}}]), "NaN is not JSON"),
     ],
 )  # fmt: skip
-def test_what_is_no_plan_is_bad_usage_and_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, text: str, message: str
-) -> None:
+def test_what_is_no_plan_is_bad_usage_and_writes_nothing(tmp_path, capsys, option, text, message):
     target = ["--target", "decode"] if option == "--blocks" else []
     with pytest.raises(SystemExit) as ended:
         dispatch(["plan", *target, option, text, "--out", str(tmp_path / "points.json")])

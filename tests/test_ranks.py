@@ -93,9 +93,7 @@ def test_ncu_is_known_by_the_job_that_it_is_started_for(monkeypatch: pytest.Monk
         (4, 1024, "twoshot", 1.5),  # half of what each has goes round twice
     ],
 )
-def test_what_is_chosen_and_sent_goes_by_the_message_and_the_ranks(
-    world: int, tokens: int, chosen: str, parts: float
-) -> None:
+def test_what_is_chosen_and_sent_goes_by_the_message_and_the_ranks(world, tokens, chosen, parts):
     target = load("allreduce")
     p = {**target.parameters, "ranks": world, "tokens": tokens}
     assert target.resolves(p, "9.0") == {"variant": chosen}
@@ -117,9 +115,7 @@ def page(results: Results) -> str:
     return environment().get_template("target.md.j2").render(given)
 
 
-def test_two_shots_are_advised_nowhere_where_a_pair_that_meets_the_condition_loses(
-    measured: Results,
-) -> None:
+def test_two_shots_are_advised_nowhere_where_a_pair_that_meets_the_condition_loses(measured):
     """On 2 GPUs they lose at the sizes at which they win on 4; the boundary is the message, not the tokens alone."""
     (won,) = [one for one in found(measured) if one.group == WON]
     every = scopes(measured)
@@ -131,9 +127,7 @@ def test_two_shots_are_advised_nowhere_where_a_pair_that_meets_the_condition_los
     assert "ranks > 2" in won.where and "message_mib >= 4" in won.where
 
 
-def test_a_default_caller_is_told_of_the_pairs_at_which_flashinfer_takes_the_other(
-    measured: Results,
-) -> None:
+def test_a_default_caller_is_told_of_the_pairs_at_which_flashinfer_takes_the_other(measured):
     """From 16 MiB on FlashInfer itself takes two shots on 4 GPUs: what these bring is no gain over its choice."""
     (row,) = [r for r in to_try({"allreduce": target_section(measured)}) if r["group"] == WON]
     sizes = {scopes(measured)[point]["message_mib"] for point in row["points"]}
@@ -145,9 +139,7 @@ def test_a_default_caller_is_told_of_the_pairs_at_which_flashinfer_takes_the_oth
     assert "over 2 pairs" in row["brought"] and "40.9" not in row["brought"]
 
 
-def test_what_ranks_send_is_held_against_a_copy_between_gpus_and_not_against_dram(
-    measured: Results,
-) -> None:
+def test_what_ranks_send_is_held_against_a_copy_between_gpus_and_not_against_dram(measured):
     rows = [point["measurement"] for point in measured["points"]]
     assert all(row["ceiling_dram_gbs_datasheet"] is None for row in rows)
     (axes,) = figures.sweep(measured).axes

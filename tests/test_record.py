@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import pytest
 from conftest import some
 from fake_device import Device, ran
 
@@ -41,9 +40,7 @@ def test_a_field_is_a_column_with_its_meaning_unit_and_place_in_the_measurement(
     assert not any(column.startswith("hot") for column in record.row(found))
 
 
-def test_what_a_run_writes_fills_every_column_and_is_read_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_run_writes_fills_every_column_and_is_read_again(monkeypatch):
     monkeypatch.setattr(stopwatch, "call_times", lambda device, run, n: [1.0] * n)
     device = Device()
     device.states = [{"sm_mhz": 1500, "mem_mhz": 2600, "throttle": []}]

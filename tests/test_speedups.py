@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import lzma
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import hostile
@@ -57,9 +56,7 @@ def test_one_gpu_is_no_finding(examples: Path) -> None:
 
 
 @pytest.mark.parametrize("example", FASTER, ids=lambda one: one.name)
-def test_a_change_that_is_faster_on_two_gpus_has_a_page(
-    example: outcomes.Example, examples: Path
-) -> None:
+def test_a_change_that_is_faster_on_two_gpus_has_a_page(example, examples):
     keep(examples / example.name, on_another(example.trial))
     made = speedups.pages(examples, FOLDER)
     assert set(made) == {FOLDER / f"{example.name}.md", FOLDER / "README.md"}
@@ -96,9 +93,7 @@ def wrong(trial: Trial) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("other", [slower, wrong])
-def test_what_a_second_gpu_does_not_confirm_is_no_finding(
-    other: Callable[[Trial], dict[str, object]], examples: Path
-) -> None:
+def test_what_a_second_gpu_does_not_confirm_is_no_finding(other, examples):
     trial = FASTER[0].trial
     assert trial is not None
     keep(examples / FASTER[0].name, on_another(trial, **other(trial)))
@@ -124,9 +119,7 @@ def test_a_page_has_both_gpus_and_says_where_it_does_not_help(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["quick.md", "README.md"])
-def test_nothing_that_a_record_says_is_markup(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_that_a_record_says_is_markup(name, tmp_path, monkeypatch):
     points = [trial_data.point(str, 3, 80.0, "faster"), trial_data.point(str, 4, 100.0, "same")]
     first = trial_data.trial(points=points, outcome="faster")
     for change in ("quick", "quicker", "quickest"):

@@ -40,9 +40,7 @@ def test_every_step_is_found(groups: dict[str, StepGroup], kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nearly_all_of_the_busy_time_has_a_shape_and_a_roof(
-    groups: dict[str, StepGroup], kind: str
-) -> None:
+def test_nearly_all_of_the_busy_time_has_a_shape_and_a_roof(groups, kind):
     kernels = groups[kind].kernels
     told = [row for row in kernels if row.shape and row.shape.candidates and row.roof]
     assert sum(row.time_us for row in told) >= 0.95 * sum(row.time_us for row in kernels)
@@ -57,9 +55,7 @@ def lengths(params: dict[str, Any], name: str) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_attention_has_the_sequences_that_the_scheduler_launched(
-    groups: dict[str, StepGroup], kind: str
-) -> None:
+def test_attention_has_the_sequences_that_the_scheduler_launched(groups, kind):
     one, target = groups[kind], ATTENTION[kind]
     step = TRUTH["steps"][kind][one.median_step - 1]
     rows = [row for row in one.kernels if row.family == "attention" and row.shape.candidates]

@@ -134,9 +134,7 @@ def test_a_kernel_of_others_whose_shape_is_known_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "name", ["FusedAddRMSNormKernel", "act_and_mul_kernel", "TopPSamplingFromProbKernel"]
 )
-def test_a_file_launches_what_it_names(
-    kernels: list[Any], name: str, grid: list[int] | None, tmp_path: Path
-) -> None:
+def test_a_file_launches_what_it_names(kernels, name, grid, tmp_path):
     """FlashInfer's launch these grids on any GPU. A file of another grid says that this is not what the trace has."""
     one = next(one for one in kernels if one.name == name)
     text, file = script.of_step(TRACE, one.number, MODEL), tmp_path / "kernel.py"

@@ -95,9 +95,7 @@ def test_a_clock_of_which_the_driver_tells_nothing_is_not_taken_for_free(gpu: Sl
 @pytest.mark.parametrize(
     ("mhz", "said"), [(FREE, (CAP,)), (LOADED, (CAP,)), (LOADED, ()), (FREE, ("gpu_idle",))]
 )
-def test_a_reason_is_of_a_burst_whose_clock_was_low(
-    gpu: SlowGpu, mhz: float, said: tuple[str, ...]
-) -> None:
+def test_a_reason_is_of_a_burst_whose_clock_was_low(gpu, mhz, said):
     gpu.mhz, gpu.says = mhz, said
     found = gpu.cold(lambda: None, 2)
     assert found.throttled == (mhz == LOADED and CAP in said)

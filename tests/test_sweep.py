@@ -122,9 +122,7 @@ def test_batch_size_is_at_least_one() -> None:
         ({"dim": [[64]]}, r"'dim' cannot be \[64\]; it is one of: 64, 128"),
     ],
 )
-def test_a_value_of_another_type_is_no_choice_though_it_is_equal(
-    block: dict[str, Any], message: str
-) -> None:
+def test_a_value_of_another_type_is_no_choice_though_it_is_equal(block, message):
     choices = {"causal": (False, True), "dim": (64, 128)}
     expand([{"causal": [True, False], "dim": [64, 128]}], {"causal": True, "dim": 64}, choices)
     with pytest.raises(ValueError, match=message):

@@ -630,17 +630,13 @@ def test_prose_of_a_target_lies_in_its_folder(documented: Findings, tmp_path: Pa
         ),
     ],
 )
-def test_a_file_that_is_no_target_is_one_clear_error(
-    text: str, message: str, beside: Callable[[str, str], None]
-) -> None:
+def test_a_file_that_is_no_target_is_one_clear_error(text, message, beside):
     beside("mine", text)
     with pytest.raises(ValueError, match=rf"mine\.py: {message}"):
         known()
 
 
-def test_two_targets_of_one_name_are_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_targets_of_one_name_are_an_error(tmp_path, monkeypatch):
     shutil.copy(ROOT / "targets/rope.py", tmp_path)
     monkeypatch.setenv(FOLDERS, str(tmp_path))
     with pytest.raises(ValueError, match=r"rope\.py: there is a kernel target rope already"):
@@ -667,9 +663,7 @@ TARGET = Target(
 """
 
 
-def test_a_kernel_that_is_not_flashinfers_needs_no_symbol_of_it(
-    tmp_path: Path, beside: Callable[[str, str], None]
-) -> None:
+def test_a_kernel_that_is_not_flashinfers_needs_no_symbol_of_it(tmp_path, beside):
     beside("mine", MINE)
     mine = load("mine")
     assert mine.modules(mine.parameters) == []
@@ -697,9 +691,7 @@ def attended(q: Any, k: Any, v: Any) -> Any:
 
 
 @pytest.mark.parametrize(("heads", "dim"), [((4, 2), 16), ((3, 3), 64)])
-def test_attention_reference(
-    heads: tuple[int, int], dim: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_reference(heads, dim, monkeypatch):
     q, k, v = DRAW((5, heads[0], dim)), DRAW((7, heads[1], dim)), DRAW((7, heads[1], dim))
     visible, group = np.array([1, 2, 3, 5, 7]), heads[0] // heads[1]
     expected = np.array([
@@ -738,9 +730,7 @@ def test_a_window_leaves_the_last_tokens_of_the_reference() -> None:
 @pytest.mark.parametrize(
     ("interleaved", "pairs"), [(False, ((0, 2), (1, 3))), (True, ((0, 1), (2, 3)))]
 )
-def test_rope_reference_turns_pairs_by_their_angle(
-    interleaved: bool, pairs: tuple[tuple[int, int], ...]
-) -> None:
+def test_rope_reference_turns_pairs_by_their_angle(interleaved, pairs):
     x, angle = DRAW((3, 2, 4)), DRAW((3, 2))
     found = reference.rope(x, np.cos(angle), np.sin(angle), interleaved)
     for pair, (i, j) in enumerate(pairs):
@@ -920,9 +910,7 @@ def test_experts_reference_sums_each_tokens_experts_by_their_shares() -> None:
 @pytest.mark.parametrize(
     ("tokens", "experts", "top_k"), [(1, 8, 2), (3, 8, 8), (129, 128, 8), (4096, 8, 2)]
 )
-def test_every_token_has_its_experts_and_none_twice(
-    spread: str, tokens: int, experts: int, top_k: int
-) -> None:
+def test_every_token_has_its_experts_and_none_twice(spread, tokens, experts, top_k):
     sizes = {"tokens": tokens, "experts": experts, "top_k": top_k, "spread": spread}
     target = load("moe")
     module = sys.modules[target.prepare.__module__]
@@ -1008,9 +996,7 @@ def test_a_chunks_rows_see_the_context_before_them_and_themselves(torch: Any) ->
     assert found[:, 0, 0].tolist() == pytest.approx([1.5, 2.0])
 
 
-def test_pod_is_planned_by_the_prefill_module_that_decodes_run_apart_from_it(
-    torch: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pod_is_planned_by_the_prefill_module_that_decodes_run_apart_from_it(torch, monkeypatch):
     jit = pytest.importorskip("flashinfer.jit")
     monkeypatch.setenv("FLASHINFER_CUDA_ARCH_LIST", "9.0a")
     assert jit.gen_pod_module

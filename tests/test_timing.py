@@ -54,9 +54,7 @@ def test_no_burst_is_longer_than_the_power_limit_takes_to_act() -> None:
     assert max(sizes) * 6e3 <= timing.BURST_US
 
 
-def test_every_burst_starts_from_settled_clocks_and_whether_the_host_kept_ahead_is_recorded() -> (
-    None
-):
+def test_every_burst_starts_from_settled_clocks_and_whether_the_host_kept_ahead_is_recorded():
     device = Device()
     _, (record,) = ran(device)
     assert record["timing"]["cold"]["queued"] is True
@@ -94,9 +92,7 @@ HOT = ("hw_thermal_slowdown",)
         ([("gpu_idle", "applications_clocks_setting")] * 9, 0),  # a policy of clocks, and idling
     ],
 )
-def test_a_throttled_burst_is_taken_again_within_a_limit(
-    throttled: list[tuple[str, ...]], retakes: int
-) -> None:
+def test_a_throttled_burst_is_taken_again_within_a_limit(throttled, retakes):
     device = Device()
     device.states = [{"sm_mhz": 1500, "mem_mhz": 2600, "throttle": []}]
     device.throttled = [*throttled]  # the first burst only sizes the others
@@ -117,9 +113,7 @@ def test_the_sustained_rate_is_that_of_the_second_half(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("free", "spans"), [(True, 1), (False, 2)])
-def test_launches_go_on_until_the_power_limit_acts_where_the_clock_falls(
-    free: bool, spans: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_launches_go_on_until_the_power_limit_acts_where_the_clock_falls(free, spans, monkeypatch):
     device, each = Device(), 2.5e3
     taken = []
 
@@ -133,9 +127,7 @@ def test_launches_go_on_until_the_power_limit_acts_where_the_clock_falls(
 
 
 @pytest.mark.parametrize(("host", "sustained"), [(50.0, False), (7.0, False), (4.0, True)])
-def test_a_launch_shorter_than_its_call_has_no_sustained_rate(
-    host: float, sustained: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launch_shorter_than_its_call_has_no_sustained_rate(host, sustained, monkeypatch):
     """Launches back to back are as fast as the hot ones (5 µs), whatever a cold one takes (10 µs)."""
     monkeypatch.setattr(timing, "call_times", lambda device, run, n: [host] * n)
     device = Device()
@@ -174,9 +166,7 @@ def test_hot_launches_of_a_pair_are_grouped_as_those_of_a_point_are() -> None:
     assert {e for e in device.log if e.startswith("hot")} == {f"hot 5 x {of_a_point}"}
 
 
-def test_the_longer_launch_of_a_pair_sizes_the_groups_of_both(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_longer_launch_of_a_pair_sizes_the_groups_of_both(monkeypatch):
     device = Device()
     short, long = (fake_target(device).prepare({"n": 1}) for _ in "ab")
     long.run = lambda: None
@@ -201,9 +191,7 @@ def test_a_ceiling_has_bursts_from_settled_clocks_and_a_sustained_figure() -> No
     assert timing.sustained(device, lambda: None, each).throttle == ["sw_power_cap"]
 
 
-def test_the_bursts_of_every_ceiling_come_before_anything_runs_hot(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_bursts_of_every_ceiling_come_before_anything_runs_hot(monkeypatch):
     device = Device()
     loads = {name: ceilings.Load(lambda: None, 1e-3, name) for name in ("copy", "read", "f16")}
     products = {"f16": loads.pop("f16")}
@@ -217,9 +205,7 @@ def test_the_bursts_of_every_ceiling_come_before_anything_runs_hot(
     assert found["read_gbs"]["sustained"]["value"] < found["read_gbs"]["value"]
 
 
-def test_without_cublas_the_matrix_figures_alone_are_missing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_cublas_the_matrix_figures_alone_are_missing(monkeypatch):
     def no_library(device: Device) -> None:
         raise OSError("libcublas.so.13: cannot open shared object file")
 

@@ -206,9 +206,7 @@ def test_each_process_follows_every_other_one_on_the_core_and_never_itself(host_
 
 
 @pytest.mark.parametrize("lost_at", ["prepare", "turns"])
-def test_what_becomes_of_the_process_that_has_both_says_nothing_of_the_change(
-    host_times, lost_at
-) -> None:
+def test_what_becomes_of_the_process_that_has_both_says_nothing_of_the_change(host_times, lost_at):
     same = dict.fromkeys(("base", "change", "control"), 20.0)
     host_times(same, same)
     trial = Trial(host=True, both=(same, same, 0.0))

@@ -52,9 +52,7 @@ def test_what_is_slower_beyond_the_threshold_is_a_case_that_does_not_hold(tmp_pa
 
 
 @pytest.mark.parametrize("status", [0, 3, 4])
-def test_the_script_writes_what_ci_shows_and_ends_as_the_upgrade(
-    tmp_path: Path, status: int
-) -> None:
+def test_the_script_writes_what_ci_shows_and_ends_as_the_upgrade(tmp_path, status):
     record = tmp_path / "made.json"
     record.write_text(trial_data.upgraded().model_dump_json())
     program = tmp_path / "bin/ncuflow"
@@ -139,9 +137,7 @@ def test_recorded_upgrades_name_what_became_slower_and_whether_that_is_the_host(
     assert tensor.base.low > 0.4 and tensor.change.high < 0.05 and cuda.base.high < 0.05
 
 
-def test_the_page_of_an_upgrade_has_its_screen_first_and_a_trial_of_each_target(
-    tmp_path: Path,
-) -> None:
+def test_the_page_of_an_upgrade_has_its_screen_first_and_a_trial_of_each_target(tmp_path):
     record, out = ROOT / "examples/upgrade/0.6.18-to-0.7.2.json.xz", tmp_path / "upgrade.html"
     done = ncuflow("upgrade", "--again", str(record), "--html", str(out))
     assert done.returncode == 0, done.stderr

@@ -60,9 +60,7 @@ def test_a_release_that_changes_nothing_is_the_same_on_gpu_and_host(machine: Pat
     assert {point.call.effect for point in found.points.values() if point.call} == {0.03}
 
 
-def test_a_slower_release_is_named_with_the_engines_sum_and_the_wheel_that_made_it_so(
-    machine: Path,
-) -> None:
+def test_a_slower_release_is_named_with_the_engines_sum_and_the_wheel_that_made_it_so(machine):
     status, said, found = upgraded(machine, "0.6.1", "0.6.3", "--bisect")
     assert status == 3 and found is not None, said
     assert found.gpu_time is not None and found.gpu_time.outcome == "slower"
@@ -86,9 +84,7 @@ def test_a_slower_release_is_named_with_the_engines_sum_and_the_wheel_that_made_
     ("version", "reason"),
     [("0.6.4", "wrong"), pytest.param("0.6.5", "does not compile", marks=pytest.mark.exhaustive)],
 )
-def test_what_is_wrong_or_does_not_compile_leaves_the_other_shapes(
-    machine, version, reason
-) -> None:
+def test_what_is_wrong_or_does_not_compile_leaves_the_other_shapes(machine, version, reason):
     status, said, found = upgraded(machine, "0.6.1", version)
     assert status == 4 and found is not None and found.outcome == "wrong", said
     points = found.points

@@ -499,9 +499,7 @@ def test_no_section_is_advised_that_what_ncu_printed_has(tmp_path) -> None:
     assert (listed["failed"], listed["problems"]) == ([False], [1])
 
 
-def test_a_page_is_the_same_from_a_terminal_of_any_width(
-    full: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_is_the_same_from_a_terminal_of_any_width(full, monkeypatch):
     viewed, pages = View(reports=[full], traces=[], comparisons=[]), set()
     for width in ("60", "200"):
         monkeypatch.setenv("COLUMNS", width)

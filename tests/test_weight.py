@@ -52,9 +52,7 @@ def test_a_trace_without_numpy_is_one_line(bare: dict[str, str], verb: str) -> N
     )
 
 
-def test_a_missing_package_is_installed_with_its_own_extra_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_package_is_installed_with_its_own_extra_alone(monkeypatch):
     extras = PROJECT["optional-dependencies"].items()
     asked = [f'{one}; extra == "{extra}"' for extra, some in extras for one in some]
     monkeypatch.setattr(origin.importlib.metadata, "requires", lambda _: asked)

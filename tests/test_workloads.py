@@ -107,9 +107,7 @@ TARGET = Target(
 """
 
 
-def test_a_target_of_a_users_own_takes_its_cases(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_of_a_users_own_takes_its_cases(tmp_path, monkeypatch):
     (tmp_path / "targets").mkdir()
     (tmp_path / "targets/own.py").write_text(OWN)
     monkeypatch.setenv(FOLDERS, str(tmp_path / "targets"))
@@ -235,9 +233,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def test_a_case_that_stands_there_often_is_looked_at_once(
-    tmp_path: Path, looked: list[Any]
-) -> None:
+def test_a_case_that_stands_there_often_is_looked_at_once(tmp_path, looked):
     _, refused, count = read(tmp_path, f"{NORM.format(1)}\n" * 20_000)
     assert (len(looked), count, refused) == (1, 1, [])
     two = [workload("rmsnorm_h8", {"batch_size": n}) for n in (1, 2)]
@@ -249,9 +245,7 @@ def test_a_case_that_stands_there_often_is_looked_at_once(
     assert len(looked) == 3
 
 
-def test_more_cases_than_can_be_measured_are_one_line(
-    tmp_path: Path, monkeypatch: Any, looked: list[Any]
-) -> None:
+def test_more_cases_than_can_be_measured_are_one_line(tmp_path, monkeypatch, looked):
     monkeypatch.setattr(workloads, "MOST_CASES", 5)
     lines = [NORM.format(n) for n in range(1, 200)]
     assert read(tmp_path, "\n".join(lines[:5]))[2] == 5
@@ -311,9 +305,7 @@ def test_what_a_server_dumped(tmp_path: Path) -> None:
     assert refused == ["rmsnorm_h512: of float8_e4m3fn, which no target measures"]
 
 
-def test_a_definition_that_was_cut_off_does_not_take_the_others_with_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_definition_that_was_cut_off_does_not_take_the_others_with_it(tmp_path, capsys):
     """A killed server leaves one half-written."""
     dump, out = tmp_path / "dump", tmp_path / "mine.json"
     dump.mkdir()
@@ -360,9 +352,7 @@ def test_a_plan_is_found_among_files_that_are_named_one_by_one(tmp_path: Path) -
         ("rmsnorm", {"hidden_size": 10**12}, "float16", "it is a number from 1 to 2^31 - 1"),
     ],
 )
-def test_a_definition_that_cannot_be_measured_is_one_line(
-    tmp_path: Path, name: str, axes: dict[str, int | None], dtype: Any, line: str
-) -> None:
+def test_a_definition_that_cannot_be_measured_is_one_line(tmp_path, name, axes, dtype, line):
     definition(tmp_path, name, axes, dtype)
     blocks, (refused,), _ = workloads.read([tmp_path])
     assert not blocks and refused.startswith(f"{name}: ") and line in refused
@@ -432,9 +422,7 @@ def test_a_data_set_in_the_hubs_cache_has_its_lengths(tmp_path: Path) -> None:
     assert blocks["decode"][0]["lengths"] == "1x7"
 
 
-def test_the_command_writes_a_configuration_and_names_what_it_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_a_configuration_and_names_what_it_refused(tmp_path, capsys):
     (tmp_path / "cases.txt").write_text(LIST)
     out = tmp_path / "mine.json"
     assert dispatch(["workload", str(tmp_path / "cases.txt"), "--out", str(out)]) == 0
