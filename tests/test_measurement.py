@@ -145,27 +145,20 @@ def test_one_kernel_without_duration_leaves_the_sum_and_the_longest_unknown():
     assert join.main_kernel([]) is None
 
 
-@pytest.mark.parametrize("missing", ["dram_bytes_read", "dram_bytes_write"])
-def test_reads_or_writes_alone_are_no_dram_traffic(missing):
-    metrics = {"dram_bytes_read": 1e6, "dram_bytes_write": 2e6}
-    assert row([kernel(**metrics)])["bytes_dram_counted"] == 3e6
-    assert row([kernel(**metrics | {missing: None})])["bytes_dram_counted"] is None
-    del metrics[missing]
-    assert row([kernel(**metrics)])["bytes_dram_counted"] is None
-    # A counter that one kernel lacks leaves the sum unknown.
-    both = kernel(dram_bytes_read=1.0, dram_bytes_write=1.0)
-    assert row([both, kernel("Other", 1.0)])["bytes_dram_counted"] is None
+SUMS = {
+    "bytes_dram_counted": {"dram_bytes_read": 1e6, "dram_bytes_write": 2e6},
+    "flops_counted": {"tensor_flops": 8e9, "fp32_flops": 2e9, "fp16_flops": 1e9},
+}
 
 
-FLOPS = {"tensor_flops": 8e9, "fp32_flops": 2e9, "fp16_flops": 1e9}
-
-
-@pytest.mark.parametrize("missing", FLOPS)
-def test_counted_flops_need_the_count_of_every_pipe(missing):
-    assert row([kernel(**FLOPS)])["flops_counted"] == 11e9
-    assert row([kernel(**FLOPS | {missing: None})])["flops_counted"] is None
-    without = {name: value for name, value in FLOPS.items() if name != missing}
-    assert row([kernel(**without)])["flops_counted"] is None
+@pytest.mark.parametrize(("column", "missing"), [(of, one) for of in SUMS for one in SUMS[of]])
+def test_a_sum_needs_each_of_its_counts_from_every_kernel(column, missing):
+    metrics = SUMS[column]
+    assert row([kernel(**metrics)])[column] == sum(metrics.values())
+    without = {name: value for name, value in metrics.items() if name != missing}
+    for lacking in (without, without | {missing: None}):
+        assert row([kernel(**lacking)])[column] is None
+    assert row([kernel(**metrics), kernel("Other", 1.0)])[column] is None
 
 
 @pytest.mark.parametrize("idle", ["tensor_pipe_pct", "tensor_pipe_elapsed_pct"])

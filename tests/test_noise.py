@@ -133,23 +133,6 @@ def test_recorded_repeats_of_long_points_of_memory_lie_within_a_fiftieth(target,
     assert 0.002 < at_long < most and at_short > 3 * at_long
 
 
-def spread(values: list[float]) -> float:
-    return (max(values) - min(values)) / (sum(values) / len(values))
-
-
-def test_recorded_repeats_of_long_points_differ_further_only_with_the_clock():
-    """What prefill draws moves the clock of the SMs from run to run; its cycles stay."""
-    beyond = []
-    for target in ("decode", "merge_state", "prefill", "rmsnorm", "rope"):
-        for rows_ in zip(*timed(target), strict=True):
-            times = [row["time_cold_us"] for row in rows_]
-            if min(times) > 100 and spread(times) > 0.02:
-                beyond.append(rows_[0]["point"])
-                cycles = [row["time_cold_us"] * row["sm_mhz"] for row in rows_]
-                assert spread(cycles) < spread(times) / 2, rows_[0]["point"]
-    assert len(beyond) == 5 and all("_fa2_" in point for point in beyond)
-
-
 def test_a_third_run_of_recorded_points_lies_within_the_floor_of_two():
     """The floor of two of three runs tells the third from neither, but for one difference in twenty."""
     beyond = total = 0

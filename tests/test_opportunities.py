@@ -301,31 +301,9 @@ def test_the_largest_win_of_who_takes_fa2_is_fa3_without_what_the_merge_takes(re
     assert median(effect.change for effect in one.effects) == pytest.approx(-0.4, abs=0.02)
 
 
-def test_no_launch_is_promised_less_than_an_empty_kernels_time(recorded: Recorded) -> None:
+def test_the_time_of_an_empty_kernel_and_of_other_kernels_bounds_a_gain() -> None:
     (one,) = found(of(point("a", 8.0, time_floor_us=2.0)), target(declared(bound="0.9")))
     assert one.most == one.room == pytest.approx(0.75)
-    rows = found(recorded("h200/0.7.2/default", "decode"))
-    for one in [one for one in rows if one.opportunity.metric == "time_cold_us"]:
-        assert (1 - one.most) * one.facts["time_cold_us"] >= one.facts["time_floor_us"] - 1e-6
-
-
-def test_empty_places_of_the_attention_kernel_cost_no_time_of_its_merge(recorded: Recorded) -> None:
-    """Of one request's call 71 % is the attention kernel's, which leaves 80 % of the places empty."""
-    rows = found(recorded("h200/0.7.2/default", "decode"))
-    (one,) = (one for one in rows if "smaller chunks" in one.opportunity.what)
-    assert one.most <= one.facts["blocks_pct"] / 100 * one.facts["main_pct"] / 100 + 1e-9
-    assert one.point == "decode/B1_L2048_H32_K8_D128_P16_f16_cc"
-    assert one.most == pytest.approx(0.80 * 0.71, abs=0.01)
-
-
-def test_a_tail_bounds_what_a_call_of_one_kernel_can_gain(recorded: Recorded) -> None:
-    for kernel, what in (
-        ("prefill", "heads on the fast axis"),
-        ("decode", "shorter chunks for uneven lengths"),
-    ):
-        rows = found(recorded("h200/0.7.2/default", kernel))
-        (one,) = (one for one in rows if what in one.opportunity.what)
-        assert one.bounded, what
     # the one kernel of a call has all of its time, though the column of its share is empty
     (alone,) = found(of(point("a", 8.0)), target(declared(bound="0.5 * main_pct / 100")))
     assert alone.bounded and alone.most == pytest.approx(0.5)
@@ -351,39 +329,17 @@ def test_advice_whose_sign_turns_carries_its_condition(recorded: Recorded) -> No
 @pytest.mark.parametrize(
     ("recording", "kernel", "choice", "said"),
     [
-        (
-            "default",
-            "rmsnorm",
-            "norm",
-            "+8.8 % in the median, +1.4 % to +29.8 %, 3 within noise",
-        ),  # no parameter tells which gain
-        (
-            "default",
-            "rope",
-            "rope_cache",
-            r"−27.7 % to −16.2 % where `tokens in \[512, 4096\]`; \+.*",
-        ),
-        (
-            "kernels",
-            "decode",
-            "decode_kv",
-            "−22.8 % where `cores == 'tensor'`; +36.9 % where `cores == 'cuda'`",
-        ),
+        # no parameter tells which gain
+        ("default", "rmsnorm", "norm", "+8.8 % in the median, +1.4 % to +29.8 %, 3 within noise"),
+        ("default", "rope", "rope_cache", r"−27.7 % to −16.2 % where `tokens in \[512, 4096\]`; \+.*"),
+        ("kernels", "decode", "decode_kv", "−22.8 % where `cores == 'tensor'`; +36.9 % where `cores == 'cuda'`"),
         ("kernels", "gemm", "gemm_tiny", "+18.4 % to +477.9 %"),  # of two there is no middle
     ],
-)
+)  # fmt: skip
 def test_no_median_stands_over_opposite_signs(recorded, recording, kernel, choice, said):
     found = summary(of_choice(recorded(f"h200/0.7.2/{recording}", kernel), choice))
     assert found and (found["median"] is None or choice in ("gemm_tiny", "norm"))
     assert fared(found) == said or re.fullmatch(said, fared(found))
-
-
-def test_a_fused_norm_is_chosen_at_the_call_whichever_kernels_run(recorded: Recorded) -> None:
-    """FlashInfer took CuTe DSL's kernel here: a line of the CUDA kernel's is not on the path."""
-    index = read_json(DEFAULT / "source_index.json.xz")
-    rows = opportunity_rows(recorded("h200/0.7.2/default", "rmsnorm"), index)
-    (source,) = (row["source"] for row in rows if row["what"] == "the fused add")
-    assert source.startswith("norm/__init__.py:")
 
 
 def test_trials_within_noise_stand_apart_or_are_counted(recorded: Recorded) -> None:
@@ -417,21 +373,11 @@ def test_the_advice_is_for_the_kernel_that_ran(recorded: Recorded) -> None:
     (norm,) = named(recorded("h200/0.7.2/default", "rmsnorm"), what)
     assert norm.points and all(point.endswith("_cuda") for point in norm.points)
     assert not named(recorded("h200/0.7.2/kernels", "rmsnorm"), what)
-    decode = recorded("h200/0.7.2/default", "decode")
-    index = read_json(DEFAULT / "source_index.json.xz")
-    cores = {point["point"]: point["params"]["cores"] for point in decode["points"]}
-    lines = {
-        (cores[f"decode/{row['at']}"], row["source"])
-        for row in opportunity_rows(decode, index)
-        if "chunks for short" in row["what"] or row["what"] == "no split"
-    }
-    header = "attention/scheduler.cuh"
-    assert lines == {
-        ("cuda", f"{header}:148")
-    }  # where the least chunk is, not where it is searched
 
 
 ADVISED = [
+    # of one request's call 71 % is the attention kernel's, which leaves 80 % of the places empty
+    ("h200/0.7.2/default", "decode", "smaller chunks for short sequences", (None, (0.56, 0.58), None)),
     # recording, target, advice: group, most, change; what instructions hold up is advised fewer of them
     ("h200/0.7.2/kernels", "activation", "GELU by tanh", ("won", None, -0.14)),
     ("h200/0.7.2/kernels", "rmsnorm", "LayerNorm's weights by vector loads", (None, (0.6, 0.8), None)),
@@ -515,7 +461,7 @@ def test_of_what_advice_of_decode_is_about(recorded: Recorded) -> None:
     assert window.elsewhere and window.elsewhere[0].source.endswith("decode-window-bound")
     said = worded(window.opportunity, window.facts)
     assert "2.15 GB are read where the window needs 270 MB" in said
-    assert not named(recorded("h200/0.7.2/default", "decode"), "only the pages of the window")
+
     (cuda,) = named(results, "CUDA cores for uneven lengths")
     assert cuda.point.endswith("B64_L2048_zipf_H32_K8_D128_P16_f16_tc_fa2")
     assert "launch and tail take 73 % of the time" in worded(cuda.opportunity, cuda.facts)
@@ -555,11 +501,10 @@ def test_another_order_of_blocks_is_of_fa2_under_a_causal_mask_alone() -> None:
     assert "`plan()` stays as it is" in one.change and one.trial == "prefill-heads-fast"
 
 
-@pytest.mark.parametrize("name", ["h100/0.7.2/default", "h200/0.7.2/default"])
 @pytest.mark.parametrize("kernel", ["decode", "merge_state", "prefill", "rmsnorm", "rope"])
-def test_no_evidence_is_shown_twice(recorded: Recorded, name: str, kernel: str) -> None:
+def test_no_evidence_is_shown_twice(recorded: Recorded, kernel: str) -> None:
     """Where DRAM is the busiest unit, how busy it is stands there once."""
-    for point in some(scopes(recorded(name, kernel)).values()):
+    for point in some(scopes(recorded("h200/0.7.2/default", kernel)).values()):
         for one in some(known()[kernel].opportunities):
             assert not holds(one.where, point) or worded(one, point).count("DRAM") < 2
 

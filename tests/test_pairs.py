@@ -16,41 +16,6 @@ from ncuflow.run.prepare import Record, Run
 from ncuflow.run.visits import run_points, shuffled
 
 
-def ran_pairs(device: Device, n: int = 1, **kinds: Any) -> tuple[int, list[dict[str, Any]]]:
-    records: list[Record] = []
-    run = Run(device, fake_target(device, **kinds), "time", rounds=1)
-    run.pairs = visits.pairs_of(made(2 * n))
-    status = run_points(run, [], records.append)
-    return status, as_written([*records, *run.rest])
-
-
-def test_both_sides_are_timed_and_named() -> None:
-    status, (record,) = ran_pairs(Device())
-    assert (status, record["status"]) == (0, "ok")
-    assert (record["base"], record["other"]) == ("fake/p1", "fake/p2")
-    launches = visits.PAIR_ROUNDS * visits.PAIR_LAUNCHES
-    assert [side["cold"]["n"] for side in record["sides"]] == [launches] * 2
-
-
-@pytest.mark.parametrize(("kind", "found", "status"), [("skip", "skipped", 0), (2.5, "wrong", 3)])
-def test_a_pair_with_one_side_refused_has_no_times(kind: Any, found: str, status: int) -> None:
-    device = Device()
-    code, (bad, good) = ran_pairs(device, n=2, p2=kind)
-    assert (code, bad["status"], bad["sides"]) == (status, found, None)
-    assert bad["reason"].startswith("fake/p2: ")
-    assert good["status"] == "ok"
-
-
-def test_an_error_is_of_one_pair_and_a_lost_gpu_of_all_that_follow() -> None:
-    device = Device()
-    code, (bad, good) = ran_pairs(device, n=2, p1=RuntimeError("no kernel image"))
-    assert (code, bad["status"], good["status"]) == (3, "error", "ok")
-    device.answers = False
-    code, (bad, lost) = ran_pairs(device, n=2, p1=RuntimeError("illegal memory access"))
-    assert (code, lost["status"], lost["sides"]) == (4, "lost", None)
-    assert "fake/p1 | fake/p2" in lost["reason"]
-
-
 def timed(
     device: Device,
     pairs_of: list[tuple[int, int]],
@@ -156,6 +121,7 @@ def test_a_point_of_a_pair_is_made_ready_once_and_has_the_times_of_its_side(monk
     assert log["cold 5"] == 2 * 2 * visits.PAIR_ROUNDS and not log["cold 30"]
     first, second = (found[f"fake/p1 | fake/p{n}"]["sides"] for n in (2, 3))
     assert first[0]["cold"] != second[0]["cold"]
+    assert first[0]["cold"]["n"] == visits.PAIR_ROUNDS * visits.PAIR_LAUNCHES
     for point, side in [("fake/p1", first[0]), ("fake/p2", first[1]), ("fake/p3", second[1])]:
         record = found[point]
         assert (record["status"], record["check"]["rel_l2"]) == ("ok", 0.0)

@@ -860,12 +860,6 @@ def test_units_of_a_report_are_normalised():
     assert rows == {"duration_ns": 2500.0, "dram_bytes_read": 1.5e9, "sm_clock_hz": 1.7e9}
 
 
-def test_no_nvtx_state_is_no_range():
-    action = FakeAction()
-    action.nvtx_state = lambda: None
-    assert ncu.nvtx_ranges(action) == []
-
-
 @pytest.mark.parametrize(
     ("text", "plain"),
     [
@@ -969,17 +963,6 @@ def test_kernels_that_the_reader_leaves_out_are_noticed(report_file, monkeypatch
     monkeypatch.setattr(reader, "check", lambda *_: framing)
     with pytest.raises(BadInput, match="1 of 2 kernels"):
         ncu.read(report_file)
-
-
-def test_a_closed_pipe_is_quiet(report_file):
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    done = subprocess.run(
-        [sys.executable, "-m", "ncuflow", "show", report_file, "--format", "json"],
-        cwd=ROOT, stdout=write_end, stderr=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
-    os.close(write_end)
-    assert done.stderr == ""
 
 
 # --- what no GPU can have ----------------------------------------------------------------------

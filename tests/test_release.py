@@ -94,19 +94,3 @@ def test_the_plug_in_holds_the_server_and_the_skill():
     server = json.loads((ROOT / "plugin/.mcp.json").read_text())["mcpServers"]["ncuflow"]
     assert server["args"][-3:] == ["mcp", "--root", "."]
     assert (ROOT / "plugin/skills/ncuflow/SKILL.md").read_text().startswith("---\nname: ncuflow\n")
-
-
-def test_the_container_downloads_before_the_tree_is_copied_and_runs_as_anybody():
-    lines = (ROOT / "Dockerfile").read_text()
-    needs, tree = lines.index("-r /tmp/needs"), lines.index("COPY . .")
-    assert lines.index("COPY requirements.lock") < needs < tree
-    assert "pip install --no-cache-dir --no-deps ." in lines[tree:]
-    assert 'ENTRYPOINT ["ncuflow"]' in lines and "\nUSER" not in lines and "HOME=/home/any" in lines
-
-
-def test_the_workflow_catalogue_promises_what_holds():
-    promised = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text())["usage"]
-    assert not any(promised["software-stack-deployment"].values())  # README's environment does that
-    assert "requirements.lock" in promised["mandatory-flags"]["desc"]
-    marked = [path for path in (ROOT / "workflows").glob("*.smk") if "report(" in path.read_text()]
-    assert promised["report"] == bool(marked)

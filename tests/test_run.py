@@ -83,30 +83,6 @@ def test_an_error_is_of_one_point_and_its_reason_one_line() -> None:
     assert good["status"] == "ok"
 
 
-def places(n: int, number: int) -> list[str]:
-    return [point.id for point in shuffled(made(n), 0, number)]
-
-
-def test_a_gpu_lost_in_the_first_round_is_named_once_and_the_rest_is_lost() -> None:
-    device = Device()
-    device.answers = False
-    status, records = ran(device, n=4, p2=RuntimeError("illegal memory access"))
-    assert status == 4
-    found = {r["point"]: r for r in records}
-    before = places(4, 0).index("fake/p2")
-    assert found["fake/p2"]["status"] == "error"
-    for place, point in enumerate(places(4, 0)):
-        if place < before:
-            assert found[point]["status"] == "ok"
-            assert found[point]["order"]["positions"] == [place]
-        elif place > before:
-            assert found[point]["status"] == "lost" and found[point]["timing"] is None
-            why = "the GPU was lost at fake/p2: RuntimeError: illegal memory access"
-            assert found[point]["reason"] == why
-            assert found[point]["work"]["flops"] == 1
-    assert 0 < before < 3  # both kinds are there
-
-
 def test_a_gpu_lost_in_a_later_round_leaves_what_was_measured() -> None:
     device, visits = Device(), []
 
@@ -219,12 +195,6 @@ def test_a_trace_takes_the_points_in_the_order_it_is_told_and_those_after_a_lost
 
 
 # --- planted faults ---------------------------------------------------------------------------
-
-
-def test_a_planted_wrong_output_is_refused() -> None:
-    status, records = ran(Device(), n=2, planted="wrong:fake/p1")
-    assert status == 3
-    assert [r["status"] for r in records] == ["wrong", "ok"]
 
 
 def test_a_planted_delay_spins_after_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:

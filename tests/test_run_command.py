@@ -182,6 +182,7 @@ def test_a_gpu_that_no_further_process_can_use_is_lost(machine: Callable[..., Co
     status, out = machine(4, gone=2)("check", bad=["p2"])
     assert status == 4
     assert [record["status"] for record in lines(out)] == ["ok", "error", "lost", "lost"]
+    assert lines(out)[2]["work"]["flops"] == 1
     assert {record["reason"] for record in lines(out)[2:]} == {
         "the GPU was lost at fake/p2: RuntimeError: CUDA error: an illegal memory access was encountered"
     }

@@ -163,13 +163,6 @@ def test_a_cancelled_job_is_survived_by_a_rerun(machine: Machine, undisturbed: M
     same_as(machine, undisturbed)
 
 
-def test_a_drained_node_gets_no_job(machine: Machine, undisturbed: Machine):
-    scontrol("update", "nodename=n1", "state=drain", "reason=test")
-    finish(machine.folder, machine.environment, TABLE)
-    same_as(machine, undisturbed)
-    assert {job["NodeList"] for job in jobs(machine.folder)} == {"n2"}
-
-
 def test_a_node_that_dies_loses_nothing(machine: Machine, undisturbed: Machine):
     machine.plan("gate", GATED, once=True)
     run = submit(machine.folder, machine.environment, TABLE)

@@ -105,18 +105,6 @@ def test_a_comment_is_the_same_and_compiles_what_reads_it_alone(machine: Machine
 
 
 @pytest.mark.exhaustive
-def test_what_takes_longer_is_slower_where_it_does(machine: Machine) -> None:
-    patch = machine.patch("return 100.0", "return 110.0")
-    status, said, found = machine.tried(patch, "--blocks", BOTH)
-    assert status == 3 and found is not None, said
-    outcomes = {point["point"]: point["outcome"] for point in found["points"]}
-    assert outcomes["twice/toy_n3"] == "slower" and outcomes["twice/plain_n3"] == "same"
-    slower = found["points"][0]["timing"]
-    assert slower["change"]["estimate"] == pytest.approx(0.1)
-    assert "+10.0 %" in said
-
-
-@pytest.mark.exhaustive
 def test_an_effect_is_what_the_user_says(machine):
     status, said, found = machine.tried(
         machine.patch("return 100.0", "return 105.0"), "--effect", "10%"

@@ -201,13 +201,6 @@ def test_a_record_without_a_trial_is_one_line_and_no_page(tmp_path: Path) -> Non
     assert not out.exists()
 
 
-def test_a_value_that_is_no_number_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, [trial_data.trial()])
-    path.write_text(path.read_text().replace('"base_us":100.0', '"base_us":NaN', 1))
-    with pytest.raises(BadInput):
-        read(path)
-
-
 def test_a_module_says_how_long_it_was_compiled_and_which_file_took_that() -> None:
     trial = trial_data.trial()
     took = "toy : compiled anew in 24 s (toy.cuda.o 20 s), it reads toy.cuh"

@@ -14,8 +14,6 @@ import yaml
 from command import ncuflow
 from conftest import ROOT
 
-from ncuflow.experiments.record import read as trials
-from ncuflow.experiments.text import reasons
 from ncuflow.experiments.upgrade import read, summed, upgrade_text
 from ncuflow.export.formats import commands, upgraded
 from ncuflow.pages.html import experiments as page
@@ -51,7 +49,7 @@ def test_what_is_slower_beyond_the_threshold_is_a_case_that_does_not_hold(tmp_pa
     assert "4 of 5 requirements do not hold." in summary.read_text()
 
 
-@pytest.mark.parametrize("status", [0, 3, 4])
+@pytest.mark.parametrize("status", [0, 3])
 def test_the_script_writes_what_ci_shows_and_ends_as_the_upgrade(tmp_path, status):
     record = tmp_path / "made.json"
     record.write_text(trial_data.upgraded().model_dump_json())
@@ -113,28 +111,12 @@ def test_a_recipe_uses_inputs_that_the_action_has_and_shell_that_parses(path: Pa
     assert json.dumps(steps)
 
 
-def test_recorded_upgrades_name_what_became_slower_and_whether_that_is_the_host() -> None:
-    """FlashInfer 0.6.18 to 0.7.2.post1 on an H200: activation by its kernel, plan() by the host, whose growth ended."""
+def test_the_sum_of_a_recorded_upgrade_is_that_of_its_points() -> None:
+    """FlashInfer 0.6.18 to 0.7.2.post1 on an H200: the GPU's sum lies within the minimum effect."""
     found = read(ROOT / "examples/upgrade/0.6.18-to-0.7.2.json.xz")
-    points = found.points
-    assert len(points) == 42 and all(point.timing for point in points.values())
-    slow = {name for name, point in points.items() if point.outcome == "slower"}
-    assert slow == {f"activation/silu_T{tokens}_D14336_bf16" for tokens in (1, 64)}
-    assert all("act_and_mul_kernel" in points[name].causes[0].what for name in slow)
-    late = {n for n, point in points.items() if point.plan and point.plan.outcome == "slower"}
-    assert {name.split("/")[0] for name in late} == {"decode", "mla_decode"}
-    assert all(points[name].outcome in ("same", "undecided") for name in late)
-    assert (found.outcome, found.seconds or 0) == ("slower", 298.7)
-    # the sum of the GPU lies within the minimum effect; that of the calls may be either
     sums = summed(found.shapes, found.points, lambda point: point.timing, found.effect)
     assert sums is not None and (sums.shapes, sums.outcome) == (42, "same")
     assert found.gpu_time is not None and sums.base_us == pytest.approx(found.gpu_time.base_us)
-    assert found.call_time is not None and found.call_time.outcome == "undecided"
-    curves = [
-        s.plan_curve for s in read(ROOT / "examples/upgrade/0.6.18-to-0.7.2-plans.json.xz").shapes
-    ]
-    (tensor, cuda) = (curve for curve in curves if curve)
-    assert tensor.base.low > 0.4 and tensor.change.high < 0.05 and cuda.base.high < 0.05
 
 
 def test_the_page_of_an_upgrade_has_its_screen_first_and_a_trial_of_each_target(tmp_path):

@@ -37,20 +37,10 @@ MOST = {"README.md": 900, "docs": 25_000}  # words
 def strings(path: Path) -> Iterator[str]:
     """The texts of a module that are no docstrings; of a verb those as well, which are its help."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    documents = {
-        node.body[0].value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-        and isinstance(node.body[0].value, ast.Constant)
-    }
-    fields = {
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-    left = set() if path.parent.name == "verbs" else documents | fields
+    left = set()
+    if path.parent.name != "verbs":  # docstrings, those of fields too
+        expressions = (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
+        left = {value for value in expressions if isinstance(value, ast.Constant)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in left:
             yield node.value
