@@ -28,10 +28,16 @@ SWEEP = read_yaml(ROOT / "config/config.yaml")["sweeps"]["default"]
 
 
 def chosen(target: Target, every: bool) -> list[Planned]:
-    """The target's own point and those of the default sweep; of points with the same choices one stands for all."""
+    """The target's own point and those of the default sweep; else of these each that has a choice which none before it has."""
     found = [*points(target, [{}]), *points(target, SWEEP.get(target.name, []))]
-    names = target.parameters if every else target.choices
-    return list({tuple(point.params[n] for n in names): point for point in found}.values())
+    if every:
+        return list({point.id: point for point in found}.values())
+    kept, seen = found[:1], {*found[0].params.items()}
+    for point in found[1:]:
+        made = {(name, point.params[name]) for name in target.choices}
+        kept += [point] if made - seen else []
+        seen |= made
+    return kept
 
 
 def imported(text: str) -> set[str]:

@@ -128,9 +128,9 @@ def answered(tmp_path: Path, **more: Any) -> StepAnswer:
     return steps.step(b200_step(MadeTrace()).write(path, "NVIDIA B200"), **more)
 
 
-@pytest.fixture
-def b200(tmp_path) -> StepAnswer:
-    return answered(tmp_path)
+@pytest.fixture(scope="module")
+def b200(tmp_path_factory) -> StepAnswer:
+    return answered(tmp_path_factory.mktemp("b200"))
 
 
 def row(found: StepAnswer, name: str) -> KernelOfStep:

@@ -1,12 +1,11 @@
 """A step's time without the profiler, the table of its parts, and what fits into a line."""
 
 import re
-from typing import Any
 
 import pytest
 from conftest import some
 from engine_trace import MadeTrace, decode_step
-from test_step_names import b200_step
+from test_step_names import b200
 
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput, UsageError
@@ -14,6 +13,8 @@ from ncuflow.pages.html import step as html
 from ncuflow.step import summary
 from ncuflow.step import trace as steps
 from ncuflow.step.trace import report
+
+__all__ = ["b200"]  # a fixture
 
 
 def waiting(with_shapes: bool = True) -> MadeTrace:
@@ -86,11 +87,6 @@ def test_gains_are_of_the_step_without_the_profiler(tmp_path):
 
 
 # --- what is told of a step -------------------------------------------------------------------------
-
-
-@pytest.fixture
-def b200(tmp_path) -> Any:
-    return steps.step(b200_step(MadeTrace()).write(tmp_path / "trace.json", "NVIDIA B200"))
 
 
 def test_the_parts_of_a_step_come_before_its_kernels(b200):
