@@ -123,16 +123,6 @@ def timed(target: str) -> list[list[dict]]:
     return [[{name: row[of] for name, of in columns.items()} for row in run] for run in runs]
 
 
-@pytest.mark.parametrize(
-    ("target", "short", "most"), [("decode", 50.0, 0.016), ("rmsnorm", 5.0, 0.012), ("rope", 5.0, 0.0095)]
-)  # fmt: skip
-def test_recorded_repeats_of_long_points_of_memory_lie_within_a_fiftieth(target, short, most):
-    found = noise.repeat_floors(timed(target))
-    floors = (noise.floor_at("time_cold_us", {"time_cold_us": us}, found) for us in (short, 250.0))
-    at_short, at_long = floors
-    assert 0.002 < at_long < most and at_short > 3 * at_long
-
-
 def test_a_third_run_of_recorded_points_lies_within_the_floor_of_two():
     """The floor of two of three runs tells the third from neither, but for one difference in twenty."""
     beyond = total = 0

@@ -277,10 +277,6 @@ def test_each_kernel_with_counters_has_a_table_of_lines(finished: Any) -> None:
             assert "nan" not in " ".join(map(str, row.values())).lower().split(), row
 
 
-def by_name(results: Results) -> dict[tuple[str, str], MeasuredOpportunity]:
-    return {(one.opportunity.what, one.where): one for one in found(results)}
-
-
 def named(results: Results, what: str) -> list[MeasuredOpportunity]:
     return [one for one in found(results) if one.opportunity.what == what]
 
@@ -307,23 +303,6 @@ def test_the_time_of_an_empty_kernel_and_of_other_kernels_bounds_a_gain() -> Non
     # the one kernel of a call has all of its time, though the column of its share is empty
     (alone,) = found(of(point("a", 8.0)), target(declared(bound="0.5 * main_pct / 100")))
     assert alone.bounded and alone.most == pytest.approx(0.5)
-
-
-def test_advice_whose_sign_turns_carries_its_condition(recorded: Recorded) -> None:
-    decode = by_name(recorded("h200/0.7.2/kernels", "decode"))
-    gqa, even = "tensor cores for GQA", "lengths == 'even' and longest_share == 0.016"
-    uneven = "lengths in ['lognormal', 'zipf'] and longest_share in [0.108, 0.211]"
-    for what, won, lost in (
-        (gqa, even, uneven),
-        ("a KV cache of 8 bits", "cores == 'tensor'", "cores == 'cuda'"),
-    ):
-        assert decode[what, won].group == "won" and decode[what, lost].group == "lost"
-        assert (what, "") not in decode
-    zipf = decode[gqa, uneven].effect
-    assert zipf and (zipf.base, zipf.other) == pytest.approx((205, 419), abs=1)
-    rope = named(recorded("h200/0.7.2/default", "rope"), "the cos/sin cache")
-    groups = {one.where: one.group for one in rope}
-    assert groups == {"tokens in [512, 4096]": "won", "tokens >= 65536": "lost"}
 
 
 @pytest.mark.parametrize(
@@ -355,16 +334,6 @@ def test_trials_within_noise_stand_apart_or_are_counted(recorded: Recorded) -> N
         brought(doubtful).split("; ")[1]
         == "over 3 pairs +2.1 % in the median, +1.6 % to +2.6 %, 1 of them within noise"
     )
-
-
-def test_a_merge_is_advised_of_for_the_chunks_that_plan_chose(recorded: Recorded) -> None:
-    """Chunks of 16 pages more than double the time: what their merge could save is no first thing to try."""
-    results = recorded("h200/0.7.2/default", "prefill")
-    (merge,) = named(results, "a merge kernel for few chunks")
-    merged = [p["params"]["split"] for p in results["points"] if len(p["kernels"]) == 2]
-    assert sorted(map(str, merged)) == ["16", "auto", "auto"]
-    name = "prefill/paged_S512_B1_H32_K{}_D128_f16_fa2_c"
-    assert merge.points == (name.format(8), name.format(32))
 
 
 def test_the_advice_is_for_the_kernel_that_ran(recorded: Recorded) -> None:
@@ -454,24 +423,6 @@ def test_an_untried_change_says_how_to_try_it_once_and_batching_on_which_cores(f
     assert "`ncuflow try` the patch |" in table and "it brought" not in page
 
 
-def test_of_what_advice_of_decode_is_about(recorded: Recorded) -> None:
-    results = recorded("h200/0.7.2/kernels", "decode")
-    (window,) = named(results, "only the pages of the window")
-    assert window.points == ("decode/B64_L8192_H32_K8_D128_P16_f16_cc_win1024",)
-    assert window.elsewhere and window.elsewhere[0].source.endswith("decode-window-bound")
-    said = worded(window.opportunity, window.facts)
-    assert "2.15 GB are read where the window needs 270 MB" in said
-
-    (cuda,) = named(results, "CUDA cores for uneven lengths")
-    assert cuda.point.endswith("B64_L2048_zipf_H32_K8_D128_P16_f16_tc_fa2")
-    assert "launch and tail take 73 % of the time" in worded(cuda.opportunity, cuda.facts)
-    (chunks,) = named(results, "shorter chunks for uneven lengths")
-    by_id = {point["point"]: point for point in results["points"]}
-    assert {*cuda.points} <= {*chunks.points}
-    for point in some(cuda.points):
-        assert "H32" in point and "_tc" in point and not by_id[point]["info"]["split_kv"]
-
-
 FAST_HEADS = "heads on the fast axis of the grid, the longest query tiles first"
 
 
@@ -488,17 +439,6 @@ def test_a_causal_tail_is_shown_with_the_trial_of_another_order_of_blocks(record
     # what it is to leave as it was stands apart
     assert len(tried.tried) == 9 and max(pair.change for pair in tried.tried) < -0.04
     assert "where it need not gain +0." in brought(one)
-
-
-def test_another_order_of_blocks_is_of_fa2_under_a_causal_mask_alone() -> None:
-    (one,) = [o for o in known()["prefill"].opportunities if o.what == FAST_HEADS]
-    fa2, fa3 = ({"backend": name, "info_backend": name} for name in ("fa2", "fa3"))
-    point = fa2 | {"causal": True, "tail_pct": 15.0, "merge_pct": 0.0, "split": "auto"}
-    point |= {"grid_size": 256, "gpu_sm_count": 132}  # all at once, two on an SM: 15 % by trial
-    assert holds(one.where, point)
-    for other in (fa3, {"causal": False}, {"grid_size": 128}):
-        assert not holds(one.where, point | other)
-    assert "`plan()` stays as it is" in one.change and one.trial == "prefill-heads-fast"
 
 
 @pytest.mark.parametrize("kernel", ["decode", "merge_state", "prefill", "rmsnorm", "rope"])

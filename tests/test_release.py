@@ -64,20 +64,9 @@ def test_one_job_alone_may_publish_and_runs_nothing_of_the_tree():
     trusted = [name for name, job in jobs.items() if "id-token" in job.get("permissions", {})]
     assert trusted == ["pypi"] and jobs["pypi"]["environment"] == "pypi"
     steps = jobs["pypi"]["steps"]
-    assert [step["uses"].split("@")[0] for step in steps] == [
-        "actions/download-artifact",
-        "pypa/gh-action-pypi-publish",
-    ]
+    of_others = ["actions/download-artifact", "pypa/gh-action-pypi-publish"]
+    assert [step["uses"].split("@")[0] for step in steps] == of_others
     assert all(jobs[name]["if"] for name in ("pypi", "github"))
-    built = " ".join(step.get("run", "") for step in jobs["build"]["steps"])
-    for words in (
-        "ncuflow explain",
-        "ncuflow view",
-        "sha256sum",
-        "cyclonedx-py",
-        "scripts.release",
-    ):
-        assert words in built
 
 
 def test_the_registry_s_file_is_of_this_package():

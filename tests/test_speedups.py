@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import lzma
 import shutil
 from pathlib import Path
@@ -53,34 +52,6 @@ def test_one_gpu_is_no_finding(examples: Path) -> None:
         kept = examples / example.name / outcomes.RECORD
         shutil.copy(kept, kept.with_name("trial-again.json.xz"))
     assert speedups.pages(examples, FOLDER) == {}
-
-
-@pytest.mark.parametrize("example", FASTER, ids=lambda one: one.name)
-def test_a_change_that_is_faster_on_two_gpus_has_a_page(example, examples):
-    keep(examples / example.name, on_another(example.trial))
-    made = speedups.pages(examples, FOLDER)
-    assert set(made) == {FOLDER / f"{example.name}.md", FOLDER / "README.md"}
-    text, table = made[FOLDER / f"{example.name}.md"], made[FOLDER / "README.md"]
-    assert text.startswith(f"# {example.title}\n")
-    assert f"(../../examples/changes/{example.name}/change.patch)" in text
-    helps, rest = text.split("\n## Elsewhere\n")
-    for point in some(example.trial.points):
-        assert point.timing is not None
-        rows = [
-            line for line in (helps if point.outcome == "faster" else rest).splitlines()
-            if line.startswith("| ") and f"| {point.point} |" in line
-        ]  # fmt: skip
-        spelled = f"{100 * point.timing.change.low:+.1f} to {100 * point.timing.change.high:+.1f}"
-        assert len(rows) == 2 and all(f"({spelled})" in row for row in rows)
-        assert [row.split(" | ")[0] for row in rows] == [f"| {example.trial.gpu}", "| NVIDIA H999"]
-    assert "| NVIDIA H999 | 999.1 | 0.7.2.post1 |" in text
-    assert ("On NVIDIA H999 no other point was tried." in text) == all(
-        point.outcome == "faster" for point in example.trial.points
-    )
-    assert f"| [{example.title}]({example.name}.md) |" in table and "NVIDIA H999" in table
-    command = text.split("```bash\n")[1]
-    assert command.startswith(f"ncuflow try examples/changes/{example.name}/change.patch --target")
-    assert all(json.dumps(block) in command for block in example.elsewhere)
 
 
 def slower(trial: Trial) -> dict[str, object]:

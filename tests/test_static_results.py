@@ -18,8 +18,6 @@ from ncuflow.findings.ceilings import datasheet
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.gpu.table import device, of_architecture
 from ncuflow.io import read_json, write_json
-from ncuflow.pages.markdown import gpu_pages
-from ncuflow.parsers import sass
 from ncuflow.static import predict
 from ncuflow.static.predict import (
     ACROSS,
@@ -373,28 +371,8 @@ def test_facts_of_single_modules_are_no_facts_of_a_sweep():
     assert recorded("7.5") is None
     for capability in ("8.0", "8.9", "9.0", "10.0", "10.3", "12.0"):
         assert recorded(capability).parent.name == "static"
-    small = {"norm", "cascade", "page", "rope", "silu_and_mul"}
-    built: dict[str, set[str]] = {}
     for path in every_recorded():
-        modules = list(Facts(read_json(path)).modules())
-        assert all(m["built"] == m["sources"] for m in modules), path
-        built.setdefault(path.parts[-4], set()).update(m["module"] for m in modules)
-    assert all(small <= built[arch] for arch in ("sm_89", "sm_100a", "sm_103a", "sm_120a"))
-
-
-def test_attention_of_cutlass_on_blackwell_computes_in_tensor_memory():
-    """What was compiled for sm_100a: fa2 by mma.sync, CUTLASS by tcgen05."""
-    kernels = stored("10.0").content["kernels"]
-    by = {"fmha_cutlass_sm100a": "tcgen05", "batch_prefill_with_kv_cache": "mma.sync"}
-    for module, instructions in some(by.items()):
-        own = [k for k in kernels if k["module"].startswith(module)]
-        tensor = [k for k in own if sass.count(k["mix"], sass.FAMILIES[0])]
-        assert len(tensor) >= 24
-        for kernel in some(tensor):
-            ran = [name for name, of in sass.TENSOR.items() if sass.count(kernel["mix"], of)]
-            assert ran == [instructions]
-            moved = sass.count(kernel["mix"], gpu_pages.LOOP["tensor memory"])
-            assert bool(moved) == (instructions == "tcgen05")
+        assert all(m["built"] == m["sources"] for m in Facts(read_json(path)).modules()), path
 
 
 def test_static_pages_need_no_gpu_and_no_compiler_where_facts_are_recorded(project):

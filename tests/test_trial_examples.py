@@ -10,7 +10,6 @@ from conftest import some
 from flashinfer_source import flashinfer_package
 
 from ncuflow.experiments.record import EXIT
-from ncuflow.experiments.record import read as recorded
 from ncuflow.experiments.variant import lay, read
 from ncuflow.sweep.points import points
 from ncuflow.target.contract import known, load
@@ -44,12 +43,6 @@ def test_an_advised_change_that_names_an_example_is_of_its_target() -> None:
         assert json.loads((FOLDER / name / "try.json").read_text())["target"] == target
 
 
-def test_two_folders_of_one_change_have_one_patch() -> None:
-    """It is tried at prefill and at decode, whose kernel it is as well."""
-    one, other = (FOLDER / f"{name}-heads-fast/change.patch" for name in ("prefill", "decode"))
-    assert one.read_text() == other.read_text()
-
-
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_a_patch_applies_to_the_version_that_it_is_of(example: Path, tmp_path: Path) -> None:
     package = flashinfer_package()
@@ -67,13 +60,3 @@ def test_a_patch_applies_to_the_version_that_it_is_of(example: Path, tmp_path: P
     assert overlay.files == set(change.files) and not change.elsewhere
     for file in some(change.files):
         assert (overlay.package / file).read_bytes() != (package / file).read_bytes()
-
-
-def test_causes_of_kept_trials_go_the_way_of_the_time() -> None:
-    """In cycles of the launches that were timed, idle SMs among them: those are what a better order of tiles saves."""
-    kept = [p for path in FOLDER.glob("*/trial*.json.xz") for t in recorded(path) for p in t.points]
-    large = [p for p in kept if p.causes and p.timing and abs(p.timing.change.estimate) > 0.05]
-    for point in some(large):
-        moved = sum(cause.delta_us or 0.0 for cause in point.causes)
-        assert moved * point.timing.change.estimate > 0, point.point
-        assert "idle SM" not in (point.remainder or ""), point.point
