@@ -41,7 +41,7 @@ def test_a_clone_is_light():
     assert {name: size for name, size in files.items() if size > 1.5 * MB} == {}
 
 
-@pytest.mark.parametrize("folder", some_by_default(recordings(), 2), ids=location.name)
+@pytest.mark.parametrize("folder", some_by_default(recordings(), 4), ids=location.name)
 def test_the_tables_of_a_recording_are_what_they_were(folder):
     known = json.loads(FILE.read_text())
     for target, digests in some(of_recording(folder).items()):

@@ -15,7 +15,7 @@ from ncuflow.flow.evidence import recorded
 from ncuflow.model import SHARED
 from ncuflow.parsers import ncu, tables
 
-RECORDING = ROOT / "recordings/h200/0.7.2/default"
+RECORDING = ROOT / "recordings/h200/0.6.18/baseline"
 REPORT = min(RECORDING.glob("*/b*/sweep.ncu-rep.xz"), key=lambda path: path.stat().st_size)
 NAMES = ("point", "nvtx", "nvtx_ranges", "kernel", "report", "batch", "reason", "plan")
 

@@ -206,6 +206,7 @@ def test_points_of_several_gpus_are_timed_with_all_of_them_and_nothing_else(proj
     assert "ncuflow nsys" not in said and "ncuflow ncu " not in said
 
 
+@pytest.mark.exhaustive
 def test_lanes_of_a_snakemake_whose_resources_are_plain_numbers(project):
     (project.folder / "older").write_text(
         'kept, workflow.global_resources = workflow.global_resources, {"lane": 4}\n'
