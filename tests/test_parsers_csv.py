@@ -101,11 +101,7 @@ def test_the_details_page_by_label_and_by_name(tmp_path):
     assert named["duration_ns"] == 84_480.0
 
 
-WIDE = (
-    TIME,
-    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-    "launch__registers_per_thread",
-)
+WIDE = (TIME, "sm__throughput.avg.pct_of_peak_sustained_elapsed", "launch__registers_per_thread")
 UNITS = ("us", "%", "register/thread")
 GUI = ("ID", "Kernel Name", "Device Name")
 FIRST = ("0", "void k<int, 2>(int)", "NVIDIA A40", "1,012.50", "37.5", "40")

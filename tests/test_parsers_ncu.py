@@ -177,9 +177,7 @@ def test_flops_from_rates_are_those_from_counted_instructions():
 
 
 @pytest.mark.parametrize(
-    "name",
-    [("prefill",), ("decode",), ("rmsnorm",), ("rope",), ("decode", "deep")],
-    ids="-".join,
+    "name", [("prefill",), ("decode",), ("rmsnorm",), ("rope",), ("decode", "deep")], ids="-".join
 )
 def test_stall_reasons_add_up_to_the_warp_latency(name):
     report = recorded(*name)

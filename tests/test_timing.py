@@ -38,11 +38,7 @@ def slow(each: float) -> Device:
 
 @pytest.mark.parametrize(
     ("each", "cold", "hot"),
-    [
-        (2e2, "cold 10", "hot 10 x 8"),
-        (2e3, "cold 10", "hot 5 x 2"),
-        (2e4, "cold 1", "hot 1 x 1"),
-    ],
+    [(2e2, "cold 10", "hot 10 x 8"), (2e3, "cold 10", "hot 5 x 2"), (2e4, "cold 1", "hot 1 x 1")],
 )
 def test_a_slow_launch_is_repeated_less_and_grouped_less(each: float, cold: str, hot: str) -> None:
     log = slow(each).log

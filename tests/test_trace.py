@@ -12,14 +12,7 @@ from conftest import some
 from ncuflow.findings.derivation import found, line, steps
 from ncuflow.io import BadInput
 
-EVIDENCE = (
-    ".ncu-rep",
-    "timing.jsonl",
-    "trace.sqlite",
-    "ceilings.json",
-    "gpus.yaml",
-    "[point",
-)
+EVIDENCE = (".ncu-rep", "timing.jsonl", "trace.sqlite", "ceilings.json", "gpus.yaml", "[point")
 
 
 def trace(outputs: Path, point: str, column: str) -> list[str]:

@@ -14,6 +14,8 @@ import yaml
 from command import ncuflow
 from conftest import ROOT
 
+from ncuflow.experiments.record import read as trials
+from ncuflow.experiments.text import reasons
 from ncuflow.experiments.upgrade import read, summed, upgrade_text
 from ncuflow.export.formats import commands, upgraded
 from ncuflow.pages.html import experiments as page

@@ -20,11 +20,7 @@ from ncuflow.io import BadInput
 from ncuflow.pages.html import view as page
 from ncuflow.parsers import detail, ncu, show
 from ncuflow.parsers.detail import Counter, Detail, SampledInstruction
-from ncuflow.view import (
-    files,
-    launch_detail,
-    model,
-)
+from ncuflow.view import files, launch_detail, model
 from ncuflow.view.model import NextBlock, View
 
 CORPUS = ROOT.parent / "shared/corpus"  # public reports of other GPUs: pytest -m corpus

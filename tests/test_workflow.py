@@ -12,17 +12,7 @@ from pathlib import Path
 import fake_gpus
 import pytest
 import yaml
-from conftest import (
-    COPIED,
-    DEFAULT,
-    ROOT,
-    SECRET,
-    SMALL,
-    Finished,
-    Pipeline,
-    copy_project,
-    some,
-)
+from conftest import COPIED, DEFAULT, ROOT, SECRET, SMALL, Finished, Pipeline, copy_project, some
 from snakemake.cli import parse_config
 from snakemake.utils import update_config
 
