@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from command import python
 from conftest import ROOT
 
 from ncuflow.io import read_json
@@ -68,11 +69,8 @@ def test_modules_of_the_default_sweep_compile_for_sm_80(name, tmp_path, environm
     points, out = tmp_path / "points.json", tmp_path / "build.json"
     found = sweep.points(load(name), SWEEP[name])
     points.write_text(json.dumps([point.as_dict() for point in found]))
-    command = [sys.executable, "-m", "ncuflow", "build", "--points", str(points), "--out", str(out)]
-    command += ["--jobs", environment["MAX_JOBS"]]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    words = ("build", "--points", points, "--out", out, "--jobs", environment["MAX_JOBS"])
+    done = python("-m", "ncuflow", *words, **environment)
     assert done.returncode == 0, done.stderr
     modules = json.loads(out.read_text())["modules"]
     if any(module["status"] == "prebuilt" for module in modules):
@@ -84,11 +82,8 @@ def test_modules_of_the_default_sweep_compile_for_sm_80(name, tmp_path, environm
 
 @pytest.mark.parametrize("arch", ["8.9", "10.0a", "12.0a"])
 def test_two_small_modules_are_read_for_other_architectures(arch, tmp_path, environment):
-    command = [sys.executable, "-m", "ncuflow", "static", "--arch", arch, "--out", str(tmp_path)]
-    command += ["--targets", "merge_state,rmsnorm", "--jobs", environment["MAX_JOBS"]]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    words = ("static", "--arch", arch, "--out", tmp_path, "--targets", "merge_state,rmsnorm")
+    done = python("-m", "ncuflow", *words, "--jobs", environment["MAX_JOBS"], **environment)
     assert done.returncode == 0, done.stderr
     facts = Facts(read_json(tmp_path / FILE))
     built = {module["module"] for module in facts.modules() if module["kernels"]}

@@ -30,27 +30,19 @@ REPORT = min(DEFAULT.glob("*/*/sweep.ncu-rep.xz"), key=lambda path: path.stat().
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """The wheel that is made from the source distribution of a copy of the project, without a network."""
-    if (
-        not find_spec("pip")
-        or not find_spec("setuptools")
-        or int(version("setuptools").split(".")[0]) < 77
-    ):
-        pytest.skip(
-            "needs pip and setuptools 77 in this environment, which the extra `test` brings"
-        )
+    setuptools = find_spec("setuptools") and version("setuptools").split(".")[0]
+    if not find_spec("pip") or int(setuptools or 0) < 77:
+        pytest.skip("needs pip and setuptools 77, which the extra `test` brings")
     copy = tmp_path_factory.mktemp("project")
+    ignored = shutil.ignore_patterns("__pycache__")
     for name in SOURCES:
-        shutil.copytree(
-            ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
-        )
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignored)
     for name in FILES:
         shutil.copy(ROOT / name, copy)
     (copy / "recordings").symlink_to(ROOT / "recordings")
     sdist = "from setuptools.build_meta import build_sdist; build_sdist('dist')"
-    wheel = (
-        "pip wheel --no-build-isolation --no-deps --no-index -q -w dist dist/ncuflow-0.1.0.tar.gz"
-    )
-    for command in (["-c", sdist], ["-m", *wheel.split()]):
+    wheel = "pip wheel --no-build-isolation --no-deps --no-index -q -w dist"
+    for command in (["-c", sdist], ["-m", *wheel.split(), "dist/ncuflow-0.1.0.tar.gz"]):
         done = command_of(*command, cwd=copy)
         assert done.returncode == 0, done.stderr
     (built,) = copy.glob("dist/*.whl")
@@ -110,7 +102,5 @@ def test_the_workflow_runs_in_any_folder_by_its_own_code(installed, small, tmp_p
     page = "reports/rmsnorm.md"
     made = tmp_path / f"outputs/recorded-{location.name(DEFAULT)}"
     assert (made / page).read_bytes() == (small.outputs / page).read_bytes()
-    records = [
-        path.read_text() for path in (tmp_path / ".snakemake/metadata").rglob("*") if path.is_file()
-    ]
-    assert records and not any(str(ROOT) in text for text in records)
+    kept = [path for path in (tmp_path / ".snakemake/metadata").rglob("*") if path.is_file()]
+    assert kept and not any(str(ROOT) in path.read_text() for path in kept)

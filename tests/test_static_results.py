@@ -186,12 +186,8 @@ def test_a_split_prefill_is_not_predicted_by_its_attention_alone():
     names = ("prefill", "decode")
     made = [results(load(n), default_blocks()[n], stored("8.0"), A100) for n in names]
     found, refusals = predict.cases(made, 3.0, merged=False)
-    split = {
-        p["point"]
-        for one in made
-        for p in one["points"]
-        if any("MergeStates" in kernel["name"] for kernel in p["kernels"])
-    }
+    points = [point for one in made for point in one["points"]]
+    split = {p["point"] for p in points if any("MergeStates" in k["name"] for k in p["kernels"])}
     known = {one.point for one in found}
     assert {name.split("/")[0] for name in split & known} == {"decode"}
     (refused,) = split - known

@@ -62,28 +62,20 @@ def test_attention_has_the_sequences_that_the_scheduler_launched(groups, kind):
     assert len(rows) == 1 and rows[0].launches == TRUTH["model"]["num_hidden_layers"]
     (params,) = rows[0].shape.candidates
     assert rows[0].shape.target == target
-    assert rows[0].shape.source == (
-        "the capture of its graph" if kind == "graph" else "a range around the launch"
-    )
+    source = "the capture of its graph" if kind == "graph" else "a range around the launch"
+    assert rows[0].shape.source == source
     heads = (TRUTH["model"]["num_attention_heads"], TRUTH["model"]["num_key_value_heads"])
-    assert (params["qo_heads"], params["kv_heads"], params["dtype"], params["page_size"]) == (
-        *heads,
-        "bf16",
-        1,
-    )
+    of = [params[name] for name in ("qo_heads", "kv_heads", "dtype", "page_size")]
+    assert of == [*heads, "bf16", 1]
     name, whole = ("kv_len", step["tokens"]) if target == "decode" else ("seq_len", step["new"])
     told = lengths(params, name)
     assert (params["batch"], params[name]) == (len(whole), round(mean(whole)))
     # A list names at most 16 lengths: of more, the mean of neighbours.
-    assert (
-        sum(told) == pytest.approx(sum(whole), rel=1e-3)
-        and told[0] <= max(whole)
-        and told[-1] >= min(whole)
-    )
+    assert sum(told) == pytest.approx(sum(whole), rel=1e-3)
+    assert told[0] <= max(whole) and told[-1] >= min(whole)
     if target == "prefill":
-        assert {params["cached"]} == {
-            all_ - new for all_, new in zip(step["tokens"], step["new"], strict=True)
-        }
+        both = zip(step["tokens"], step["new"], strict=True)
+        assert {params["cached"]} == {whole - new for whole, new in both}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -92,17 +84,12 @@ def test_products_have_the_model_s_sizes(groups: dict[str, StepGroup], kind: str
     sized = [row for row in some(groups[kind].kernels) if row.shape and row.shape.target == "gemm"]
     found = {(p["m"], p["n"], p["k"]): row.launches for row in sized for p in row.shape.candidates}
     tokens, last = sum(step["new"]), len(step["new"])
-    layers = {
-        (tokens, n, k): 32 for n, k in ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
-    }
-    assert found == {**layers, (last, 128256, 4096): 1}
+    sizes = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
+    assert found == {(tokens, *size): 32 for size in sizes} | {(last, 128256, 4096): 1}
 
 
 def test_a_padded_replay_says_so(groups: dict[str, StepGroup]) -> None:
     """60 sequences in the graph of 64: the others have one token each."""
-    (row,) = [
-        r
-        for r in groups["graph"].kernels
-        if r.shape and r.shape.target == "decode" and r.shape.candidates
-    ]
-    assert row.shape.candidates[0]["lengths"].endswith("_4x1")
+    told = [row.shape for row in groups["graph"].kernels if row.shape]
+    (shape,) = [one for one in told if one.target == "decode" and one.candidates]
+    assert shape.candidates[0]["lengths"].endswith("_4x1")

@@ -68,11 +68,8 @@ def test_attention_alone_is_no_step_nor_is_a_window_or_an_uneven_batch() -> None
 
 def test_a_step_of_the_recording_is_the_sum_of_its_points(recorded: Recorded) -> None:
     name = "h200/0.7.2/default"
-    (step,) = [
-        s
-        for s in steps({t: recorded(name, t) for t in ("decode", "prefill", "rmsnorm", "rope")})
-        if s.point == "decode/B32_L2048_H32_K8_D128_P16_f16_tc"
-    ]
+    found = steps({t: recorded(name, t) for t in ("decode", "prefill", "rmsnorm", "rope")})
+    (step,) = [s for s in found if s.point == "decode/B32_L2048_H32_K8_D128_P16_f16_tc"]
     assert step.total() == pytest.approx(326.1 + 32 * (71.01 + 2 * 5.248))
 
 

@@ -57,11 +57,7 @@ def timed(base_us: float, change_us: float, outcome: Any = "slower") -> PointTri
 def planted() -> tuple[list[Kernel], list[Kernel]]:
     """Kernels of one point before and after a slow-down that was planted."""
     base, change = kernels("baseline"), kernels("planted-slow-downs")
-    times = [
-        {name: found[0]["duration_ns"] or 1 for name, found in side.items()}
-        for side in (base, change)
-    ]
-    point = max(base, key=lambda p: times[1][p] / times[0][p])
+    point = max(base, key=lambda name: us(change[name]) / us(base[name]))
     return base[point], change[point]
 
 
@@ -144,10 +140,8 @@ def test_both_sides_are_counted_and_what_differs_is_explained(machine, monkeypat
     assert slower.counters.base[0].duration_us == 100
     assert slower.counters.change[0].duration_us == 110
     hot = [side[0].hot[0] for side in (slower.counters.base, slower.counters.change)]
-    assert [(place.line, place.text) for place in hot] == [
-        (7, "return 100.0;"),
-        (8, "return 110.0;"),
-    ]
+    lines = [(7, "return 100.0;"), (8, "return 110.0;")]
+    assert [(place.line, place.text) for place in hot] == lines
     (cause,) = slower.causes
     assert cause.delta_us == 10 and [part.what for part in cause.parts] == ["long_scoreboard"]
     assert trial.change.diff is not None and "+  return 110.0;" in trial.change.diff.splitlines()

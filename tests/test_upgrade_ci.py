@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trial_data
 import yaml
-from command import ncuflow
+from command import ncuflow, ran
 from conftest import ROOT
 
 from ncuflow.experiments.record import read as trials
@@ -62,23 +62,11 @@ def test_the_script_writes_what_ci_shows_and_ends_as_the_upgrade(tmp_path, statu
         f'#!/bin/sh\nif [ "$1" = upgrade ]; then echo "$@" >said; cp made.json upgrade.json; exit {status}; fi\n{python} "$@"\n'
     )
     program.chmod(0o755)
-    told = {
-        "PATH": f"{program.parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "NCUFLOW_WORKLOAD": "called",
-        "NCUFLOW_TO": "0.7.2; rm -rf x",
-        "NCUFLOW_FROM": "",
-        "NCUFLOW_THRESHOLD": "2%",
-        "GITHUB_STEP_SUMMARY": "step.md",
-        "GITHUB_OUTPUT": "outputs",
-    }
-    done = subprocess.run(
-        ["bash", str(ROOT / "scripts/upgrade-gate")],
-        cwd=tmp_path,
-        env=told,
-        capture_output=True,
-        text=True,
-    )
+    told = {"PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    told |= {"NCUFLOW_WORKLOAD": "called", "NCUFLOW_TO": "0.7.2; rm -rf x", "NCUFLOW_FROM": ""}
+    told |= {"NCUFLOW_THRESHOLD": "2%", "GITHUB_STEP_SUMMARY": "step.md"}
+    told["GITHUB_OUTPUT"] = "outputs"
+    done = ran("bash", ROOT / "scripts/upgrade-gate", cwd=tmp_path, **told)
     assert done.returncode == status, done.stderr
     words = (tmp_path / "said").read_text()
     assert "--to 0.7.2; rm -rf x --effect 2%" in words and "--from" not in words
