@@ -330,10 +330,8 @@ def test_trials_within_noise_stand_apart_or_are_counted(recorded: Recorded) -> N
     ]
     first, *others = one.effects
     doubtful = replace(one, effects=(replace(first, verdict="within noise"), *others))
-    assert (
-        brought(doubtful).split("; ")[1]
-        == "over 3 pairs +2.1 % in the median, +1.6 % to +2.6 %, 1 of them within noise"
-    )
+    said = "over 3 pairs +2.1 % in the median, +1.6 % to +2.6 %, 1 of them within noise"
+    assert brought(doubtful).split("; ")[1] == said
 
 
 def test_the_advice_is_for_the_kernel_that_ran(recorded: Recorded) -> None:

@@ -13,7 +13,7 @@ from conftest import DEFAULT, ROOT
 
 from ncuflow.evidence import location
 
-SOURCES = [
+SOURCES = (
     "ncuflow",
     "parsers",
     "targets",
@@ -22,7 +22,7 @@ SOURCES = [
     "profiles",
     "templates",
     "workflows",
-]
+)
 FILES = ("Snakefile", "pyproject.toml", "README.md")
 REPORT = min(DEFAULT.glob("*/*/sweep.ncu-rep.xz"), key=lambda path: path.stat().st_size)
 

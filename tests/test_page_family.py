@@ -22,15 +22,9 @@ pytestmark = pytest.mark.browser
 __all__ = ["browser", "chromium"]  # fixtures
 SECRET = "acme-merger-kai"  # of the folder that all files lie in
 PAGES = ("view", "step", "advise", "trial", "compare", "report")
+PARTS = ("", "&part=source")
 VIEWS = {
-    "view": [
-        "kernels",
-        "kernel?r=0&k=0",
-        "kernel?r=0&k=0&part=source",
-        "compare",
-        "trace",
-        "files",
-    ],
+    "view": ["kernels", "compare", "trace", "files", *(f"kernel?r=0&k=0{part}" for part in PARTS)],
     "report": ["overview", "points", "source", "claims", "choices", "environment"],
     "compare": ["compare"],
 }

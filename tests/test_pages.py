@@ -319,10 +319,8 @@ def test_the_conclusion_is_made_of_findings(finished):
     every = [one for r in found.targets.values() for one in opportunities(r)]
     trials = [one for one in every if one.group != "untried" and not one.departs]
     tried, won = ({o.opportunity.what for o in of} for of in (trials, [o for o in trials if o.group == "won"]))  # fmt: skip
-    assert (
-        f"Of {len(tried)} changes of default calls that were tried, {len(won)} save time somewhere"
-        in said
-    )
+    changes = f"Of {len(tried)} changes of default calls that were tried"
+    assert f"{changes}, {len(won)} save time somewhere" in said
     plans = [row for row in rows if row["plan_us"]]
     longer = sum(row["plan_us"] > row["time_cold_us"] for row in plans)
     assert f"at {longer} of {len(plans)} points that have one" in said

@@ -72,10 +72,8 @@ def test_pairs_of_a_point_that_is_not_ok_are_refused_for_its_reason() -> None:
     for pair, of, status in (("p1 | fake/p2", "p2", "wrong"), ("p3 | fake/p4", "p3", "error"),
                              ("p5 | fake/p5", "p5", "skipped")):  # fmt: skip
         reason = f"fake/{of}: {found[f'fake/{of}']['reason']}"
-        assert (found[f"fake/{pair}"]["status"], found[f"fake/{pair}"]["reason"]) == (
-            status,
-            reason,
-        )
+        refused = found[f"fake/{pair}"]
+        assert (refused["status"], refused["reason"]) == (status, reason)
     assert device.log.count("poison") == 4  # of p1, p2, p4 and p6
 
 

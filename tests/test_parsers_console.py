@@ -32,12 +32,8 @@ SPEED = f"""\
     WRN   A second rule of it.
 
 """
-LAUNCH = (
-    "    Section: Launch Statistics\n"
-    + LINE
-    + "    Grid Size                                     64\n"
-    + LINE
-)
+GRID = "    Grid Size                                     64\n"
+LAUNCH = f"    Section: Launch Statistics\n{LINE}{GRID}{LINE}"
 FIRST = "  void ns::add<2, float>(float *) (64, 1, 1)x(128, 1, 1), Context 1, Stream 7, Device 0, CC 9.0\n"
 HEAD = '==PROF== Profiling "add" - 0: 0%....50%....100% - 9 passes\nloss 0.25\n[9] app@127.0.0.1\n'
 OLD = """\

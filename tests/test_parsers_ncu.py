@@ -19,8 +19,9 @@ from typing import NamedTuple
 import pytest
 from command import ncuflow
 from conftest import ROOT, some, some_by_default
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from test_parsers_nsys import SLOW
 
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
@@ -312,13 +313,6 @@ def test_missing_file_folder_and_no_kernels(tmp_path):
     session = next(blocks(smallest()))  # the first block, without results
     with pytest.raises(BadInput, match="no kernels"):
         read_damaged(tmp_path, smallest()[: session.until])
-
-
-SLOW = settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 
 
 @SLOW
@@ -1035,7 +1029,5 @@ def test_the_blocks_of_a_grid_are_known_by_its_shape_and_where_there_is_none_by_
 
 def test_an_instruction_that_the_reader_does_not_know_is_none():
     for text, expected in (("???", ""), (" FFMA R1, R2 ", "FFMA R1, R2"), (None, "")):
-        assert (
-            lines.disassembled(SimpleNamespace(sass_by_pc=lambda pc, text=text: text), 0)
-            == expected
-        )
+        action = SimpleNamespace(sass_by_pc=lambda pc, text=text: text)
+        assert lines.disassembled(action, 0) == expected

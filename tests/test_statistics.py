@@ -18,10 +18,8 @@ def verdicts(sides: list, threshold: float = 0.03, floor: float | None = None) -
 
 def many(seed: int, count: int, points: int = 30, between: float = 0.01) -> list:
     rng = random.Random(seed)
-    return [
-        (runs(rng, 100.0, count, between=between), runs(rng, 100.0, count, between=between))
-        for _ in range(points)
-    ]
+    both = [[runs(rng, 100.0, count, between=between) for _ in "ab"] for _ in range(points)]
+    return [tuple(sides) for sides in both]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])

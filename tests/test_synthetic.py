@@ -41,10 +41,8 @@ def points_asked_for() -> int:
 
 def test_it_is_a_whole_recording(multiplied):
     assert verify(multiplied) > 0
-    assert (
-        recorded(multiplied).recording
-        == f"{location.name(RECORDING)}-synthetic-{points_asked_for()}"
-    )
+    name = f"{location.name(RECORDING)}-synthetic-{points_asked_for()}"
+    assert recorded(multiplied).recording == name
 
 
 def test_every_point_says_that_it_is_synthetic(multiplied):
