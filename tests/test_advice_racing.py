@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import some
+from conftest import some, some_by_default
 
 from ncuflow.race import EFFECT
 from ncuflow.race.rounds import AA, ALPHA, LOOKS, Race, advised
@@ -36,9 +36,11 @@ def equal(count: int, **others: float) -> dict[str, float]:
     return {f"c{n}": 100.0 for n in range(count)} | others
 
 
-@pytest.mark.parametrize("count", [2, 6, 20])
-@pytest.mark.parametrize("spread", [0.002, 0.01, 0.03])
-def test_equals_have_no_winner_and_nobody_leaves(count: int, spread: float) -> None:
+@pytest.mark.parametrize(
+    "case", some_by_default([(n, s) for n in (2, 20, 6) for s in (0.002, 0.03, 0.01)], 4)
+)
+def test_equals_have_no_winner_and_nobody_leaves(case):
+    count, spread = case
     random = np.random.default_rng(count)
     races = [raced(random, equal(count), spread, drift=0.001) for _ in range(RUNS)]
     left = sum(bool(race.left) for race in races)
@@ -53,8 +55,8 @@ def test_what_differs_by_its_buffers_alone_does_not_win() -> None:
     assert sum(race.decision() == "winner" for race in races) <= ALPHA * RUNS
 
 
-@pytest.mark.parametrize("count", [2, 6, 20])
-def test_a_planted_loss_of_5_per_cent_is_found(count: int) -> None:
+@pytest.mark.parametrize("count", some_by_default([6, 2, 20], 3))
+def test_a_planted_loss_of_5_per_cent_is_found(count):
     random = np.random.default_rng(count)
     true = {"default": 105.0} | equal(count - 1)
     races = [raced(random, true) for _ in range(RUNS)]

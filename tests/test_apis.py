@@ -95,13 +95,6 @@ def test_a_cap_ends_what_takes_too_long_and_puts_the_handler_back() -> None:
     assert signal.getsignal(signal.SIGALRM) is before and signal.alarm(0) == 0
 
 
-def test_what_quantises_to_four_bits_is_blackwells_alone() -> None:
-    one = apis.Template("mxfp4_quantize", inspect.getdoc, None)
-    assert one.absent() is None  # it has a case
-    assert one.unable({"compute_capability": "9.0"}) == "FlashInfer has it for other GPUs than 9.0"
-    assert one.unable({"compute_capability": "10.0"}) is None
-
-
 def test_a_name_that_is_none_is_refused_and_one_of_any_api_is_not() -> None:
     [point] = sweep.points(load("apis"), [{"api": "top_k_varlen", "batch": 2}])
     assert point.id == "apis/top_k_varlen_T1024_B2"

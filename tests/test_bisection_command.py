@@ -83,20 +83,20 @@ LINK = re.search(r"^mkdir.*ln -sf.*$", (ROOT / "docs/advise.md").read_text(), re
 
 
 @pytest.mark.parametrize(
-    ("second", "more", "ends", "named"),
+    ("between", "more", "ends", "named"),
     [
-        pytest.param("return 100.0 + 0", "", "is the first bad commit", [2], id="slower"),
+        pytest.param(["100.0 + 0"], "", "is the first bad commit", [2], id="slower"),
         *(
-            pytest.param(*case, id=case[2], marks=pytest.mark.exhaustive)
-            for case in (
-                ("return undeclared", "", "The first bad commit could be any of", [1, 2]),
-                ("return 100.0 + 0", "--points nowhere.json", "bisect run failed", []),
+            pytest.param([one, "130.0"], *case, id=case[1], marks=pytest.mark.exhaustive)
+            for one, *case in (
+                ("undeclared", "", "The first bad commit could be any of", [1, 2]),
+                ("100.0 + 0", "--points nowhere.json", "bisect run failed", []),
             )
         ),
     ],
 )
 def test_git_finds_the_commit_by_what_the_documentation_says(
-    machine, tmp_path, second, more, ends, named
+    machine, tmp_path, between, more, ends, named
 ):
     shutil.copytree(FAKE / "flashinfer", machine / "site/flashinfer", dirs_exist_ok=True)
     (machine / "bin").mkdir(exist_ok=True)
@@ -122,15 +122,15 @@ def test_git_finds_the_commit_by_what_the_documentation_says(
     git("init", "-q", "-b", "main")
     header, commits = tmp_path / "include/flashinfer/toy.cuh", []
     text = header.read_text()
-    for takes in ("return 100.0", second, "return 130.0", "return 130.0 + 0"):
-        header.write_text(text.replace("return 100.0", takes))
+    for takes in ("100.0", *between, "130.0 + 0"):
+        header.write_text(text.replace("return 100.0", f"return {takes}"))
         git("add", "-A")
         git("commit", "-qm", takes)
         commits.append(git("rev-parse", "HEAD").strip())
     judge = JUDGE[1].replace("--target decode", f"--target twice {more}")
     (tmp_path / "judge.sh").write_text(judge)
     done("sh", "-c", LINK[0])
-    git("bisect", "start", commits[3], commits[0])
+    git("bisect", "start", commits[-1], commits[0])
     said = git("bisect", "run", "sh", "judge.sh")
     assert ends in said, said
     about = said[said.index(ends) - 41 :]  # behind the commit that is named

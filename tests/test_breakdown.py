@@ -84,7 +84,7 @@ def test_a_counter_without_a_value_is_no_part():
 
 
 @pytest.mark.parametrize(
-    "path", some_by_default(RECORDED, 5), ids=lambda p: "-".join(p.parts[-6:-2])
+    "path", some_by_default(RECORDED, 9), ids=lambda p: "-".join(p.parts[-6:-2])
 )
 def test_the_largest_part_is_the_throughput(path):
     report = ncu.read(path, with_lines=False)

@@ -20,7 +20,6 @@ from conftest import ROOT, run_python, some
 
 from ncuflow import __version__
 from ncuflow.cli import (
-    BESIDE,
     COMMANDS,
     PARTS,
     RENAMED,
@@ -101,11 +100,6 @@ def test_what_an_experiment_takes_is_said_without_what_it_runs(verb: str) -> Non
     loaded = run_python(code)[1].split()
     heavy = ("pydantic", "ncuflow.record", "ncuflow.experiments", "ncuflow.pages", "ncuflow.sweep")
     assert "ncuflow.verbs.options" in loaded and {*heavy} & {*loaded} == set()
-
-
-def test_no_name_of_a_command_stands_for_two() -> None:
-    modules = {(module, name if name in BESIDE else "") for name, (module, _) in COMMANDS.items()}
-    assert len(COMMANDS) == len(USER) + len(PARTS) + len(RULES) == len(modules)
 
 
 def test_the_list_is_short_and_a_part_belongs_to_a_verb_of_it() -> None:
