@@ -116,6 +116,10 @@ def test_data_files_are_read_by_what_names_them(monkeypatch):
     assert {f"templates/guide/{name}/usage.py" for name in ("decode", "rope")} <= set(
         jobs.inputs("pages", pages=["target"])
     )
+    # nor does another word of what counters suggest
+    suggested = {"templates/guide/decode/opportunities.yaml", "templates/guide/decode/options.yaml"}
+    assert suggested <= {*pages}
+    assert not suggested & {*jobs.inputs("ncu", "launch", "build", target="decode")}
 
 
 def test_what_the_rule_hands_over_is_not_read_by_the_command(monkeypatch):
