@@ -389,10 +389,14 @@ class Annotations:
         """A function whose own arguments tell the shape; told once for arguments of the same shapes."""
         annotations, names, shapes = self, Names(function, call.tells), dict[Any, Shape | None]()
         told = [(names.order.index(name), name) for name in call.tells if name in names.order]
+        only, (at, name) = len(told) == 1, told[0] if told else (0, "")
 
         def of(args: Any, kwargs: Any) -> Call:
             n = len(args)
-            key = tuple([_shape(args[at] if at < n else kwargs.get(name)) for at, name in told])
+            if only:  # most calls: without a loop
+                key = _shape(args[at] if n > at else kwargs.get(name))
+            else:
+                key = tuple([_shape(args[at] if at < n else kwargs.get(name)) for at, name in told])
             try:
                 shape = shapes[key]
             except KeyError:
