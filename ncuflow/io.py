@@ -485,7 +485,7 @@ def _no_constant(name: str) -> None:
 
 
 def _finite(text: str) -> float:
-    if math.isinf(value := float(text)):
+    if not -math.inf < (value := float(text)) < math.inf:
         raise ValueError(f"{text[:20]} is beyond what a number can be")
     return value
 

@@ -18,7 +18,7 @@ from typing import Any
 from ncuflow.io import BadInput, JsonObject, clean, digest, opened, read_json
 from ncuflow.model import Row
 from ncuflow.parsers import reader
-from ncuflow.parsers.stalls import NOT_ISSUED, OTHER, STALL_REASONS, unnamed
+from ncuflow.parsers.stalls import NOT_ISSUED, OTHER, STALL_REASONS, Unnamed, unnamed
 
 Instruction = tuple[str | None, str | None, int | None]  # SASS, source file (relative), line
 # Disassembling an instruction costs a third of a millisecond: it is done for those that hold samples worth
@@ -30,21 +30,21 @@ _OPCODE = re.compile(r"^\s*(?:@!?U?P[T\d]+\s+)?([A-Z][A-Z0-9_.]*)")
 def rows_of(
     action: Any,
     listed: Mapping[int, Instruction] | None = None,
-    counters: tuple[str, ...] | None = None,
+    more: Unnamed | None = None,
 ) -> Iterator[Row]:
     """A row per PC and reason with at least one sample, by PC; none where there are no samples.
 
     `pc` counts bytes from the kernel's first instruction; `file` is relative: from `flashinfer/`
     on, or the last two components; `sass` is None for PCs below SHOWN_SHARE. listed: what is known
-    of the instructions by pc; NVIDIA's disassembler is asked for the others. counters: the names of all metrics of the
-    action, where somebody has them.
+    of the instructions by pc; NVIDIA's disassembler is asked for the others. more: the counters of reasons without a name,
+    where somebody has them.
     """
     samples = [
         (reason.reason, counts, _by_pc(action, reason.samples + NOT_ISSUED))
         for reason in STALL_REASONS.values()
         if (counts := _by_pc(action, reason.samples))
     ]
-    more = unnamed(tuple(action.metric_names()) if counters is None else counters)
+    more = unnamed(tuple(action.metric_names())) if more is None else more
     if others := _all_by_pc(action, more.samples):
         samples.append((OTHER, others, _all_by_pc(action, more.samples_not_issued)))
     totals: Counter[int] = Counter()

@@ -23,16 +23,18 @@ from ncuflow.io import BadInput, clean, opened, printable
 from ncuflow.model import Row
 from ncuflow.parsers import breakdown, demangled, lines, reader, registry
 from ncuflow.parsers.chips import ANY, chip_of, unknown
-from ncuflow.parsers.stalls import stalls_of
+from ncuflow.parsers.stalls import Unnamed, stalls_of, unnamed
 
-# Kernels that one child reads at most: the reader takes two to five MB for each and keeps them.
-PART = 64
+# Kernels that one child reads at most: the reader takes one to two MB for each of a sweep, keeps them, and goes through the
+# whole report once more for each further part.
+PART = 96
 # Short launches read a few tenths above 100 % where the counters of a ratio come from different replay passes.
 MOST_PERCENT = 110.0
 # What CUDA takes of a launch, by axis: blocks of a grid, threads of a block.
 MOST_BLOCKS, MOST_THREADS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 MOST_STREAMS = 2**32
 LONGEST_S = 3600.0  # a kernel that runs longer is a unit misread: ncu replays it some thirty times
+DOUBLE = 4  # of IMetric.kind(), which most counters are
 NO_NUMBER = "no usable number"
 NO_UNIT = "no unit (NVIDIA's reader does not know this GPU: a newer ncu-report may)"
 RULE_TYPES = {0: "none", 1: "ok", 2: "optimization", 3: "warning", 4: "error"}
@@ -287,6 +289,11 @@ class Profiled:
         """All names of metrics that the report has for this kernel."""
         return tuple(self.action.metric_names())
 
+    @cached_property
+    def unnamed(self) -> Unnamed:
+        """Its counters of reasons without a name."""
+        return unnamed(self.names)
+
     def counts_all(self, source: registry.MetricSource | registry.Ceiling, value: float) -> bool:
         """Whether what was read off the counters that are there is all work of the source's kind.
 
@@ -346,7 +353,8 @@ class Profiled:
         found = self.metric(name)
         if found is None:
             return None
-        value = found.value()
+        # value() makes a table of functions at each call.
+        value = found.as_double() if found.kind() == DOUBLE else found.value()
         if value is None or isinstance(value, str):
             return None
         exponent, unit = registry.base_unit(found.unit())
@@ -397,7 +405,9 @@ def add_kernel(
     report.breakdown += [key | part for part in parts]
     report.rules += [key | rule for rule in _rules(kernel.action)]
     if request.with_lines:
-        report.lines += [key | line for line in lines.rows_of(kernel.action, listed, kernel.names)]
+        report.lines += [
+            key | line for line in lines.rows_of(kernel.action, listed, kernel.unnamed)
+        ]
 
 
 def nvtx_ranges(action: Any) -> list[str]:

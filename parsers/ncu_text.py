@@ -331,6 +331,9 @@ class Value:
     def has_value(self) -> bool:
         return True
 
+    def kind(self) -> None:
+        return None
+
     def value(self) -> float | str:
         return self.number
 

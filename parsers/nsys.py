@@ -284,16 +284,16 @@ def _known(value: int) -> int | None:
 def _gaps(rows: list[Row], column: str, keys: tuple[str, ...]) -> None:
     """Idle time before each row since everything earlier of the same keys ended. Where a row lacks one nobody knows it: that
     row may have run in any of them."""
-    if any(row[name] is None for row in rows for name in keys):
+    places = list(zip(*([row[name] for row in rows] for name in keys), strict=True))
+    if any(None in place for place in places):
         for row in rows:
             row[column] = None
         return
     ends: dict[tuple[Any, ...], int] = {}
-    for row in rows:
-        key = tuple(row[name] for name in keys)
-        before = ends.get(key)
+    for row, place in zip(rows, places, strict=True):
+        before = ends.get(place)
         row[column] = None if before is None else max(0, row["start_ns"] - before)
-        ends[key] = row["end_ns"] if before is None else max(before, row["end_ns"])
+        ends[place] = row["end_ns"] if before is None else max(before, row["end_ns"])
 
 
 def _range_rows(ranges: list[nsys_sql.NvtxRange], points: Collection[str] | None) -> Iterator[Row]:

@@ -285,7 +285,7 @@ def _sweep(
         while position < len(ranges) and ranges[position].start <= time:
             active.append(ranges[position])
             position += 1
-        active = [item for item in active if _end(item.end) >= time]
+        active = [item for item in active if item.end is None or item.end >= time]
         found[index] += active
 
 

@@ -8,7 +8,7 @@ counters has for it, which answers without a GPU (`scripts/nvperf.py`; a test as
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -109,6 +109,11 @@ class Term:
     names: tuple[str, ...]
     factor: float = 1.0
 
+    @cached_property
+    def formula(self) -> str:
+        product = " × ".join(self.names)
+        return product if self.factor == 1 else f"{self.factor:g} × {product}"
+
     def value(self, get: Lookup, exponent: int) -> float | None:
         """The term in units of 10^exponent of its base; None where a counter is absent."""
         product, power = self.factor, 0
@@ -132,7 +137,7 @@ class MetricSource:
     partial: bool = False
     kind: str = ""
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(chain.from_iterable(t.names for t in self.terms)))
 
@@ -143,14 +148,16 @@ class MetricSource:
 
     def read(self, get: Lookup, exponent: int = 0) -> tuple[float, str] | None:
         """(value, names that contributed), or None."""
-        found = [(term.value(get, exponent), term) for term in self.terms]
-        known = [(value, term) for value, term in found if value is not None]
-        if not known or (len(known) < len(found) and not self.partial):
+        values = [term.value(get, exponent) for term in self.terms]
+        known = [value for value in values if value is not None]
+        if not known or (len(known) < len(values) and not self.partial):
             return None
-        return sum(value for value, _ in known), _contributors(known)
+        active = [t.formula for t, value in zip(self.terms, values, strict=True) if value]
+        there = (t.formula for t, value in zip(self.terms, values, strict=True) if value == 0)
+        return sum(known), " + ".join(dict.fromkeys(active or [next(there)]))
 
     def __str__(self) -> str:
-        return " + ".join(_formula(term) for term in self.terms)
+        return " + ".join(term.formula for term in self.terms)
 
 
 @dataclass(frozen=True)
@@ -189,17 +196,6 @@ class Ceiling:
 
     def __str__(self) -> str:
         return "work-weighted " + ", ".join(peak for _, peak in self.pairs)
-
-
-def _contributors(known: list[tuple[float, Term]]) -> str:
-    active = [term for value, term in known if value] or [known[0][1]]
-    return " + ".join(dict.fromkeys(_formula(term) for term in active))
-
-
-@cache  # of some hundred terms, each of every kernel
-def _formula(term: Term) -> str:
-    product = " × ".join(term.names)
-    return product if term.factor == 1 else f"{term.factor:g} × {product}"
 
 
 def source(said: Any) -> MetricSource | Ceiling:

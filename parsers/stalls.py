@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,12 +40,12 @@ class StallReason:
         """Whether a chip has it; of ANY, whether all do."""
         return ANY in self.chips or chip in self.chips
 
-    @property
+    @cached_property
     def ratio(self) -> str:
         """ncu name: warps in this state per issued instruction (cycles)."""
         return RATIO.format(self.reason)
 
-    @property
+    @cached_property
     def samples(self) -> str:
         """ncu name: per-PC samples in this state; with `_not_issued`, those without an issue."""
         return SAMPLES.format(self.pcsamp or self.reason)
@@ -106,7 +106,7 @@ def stalls_of(kernel: Any) -> list[Row]:
         idle = kernel.integer(reason.samples + NOT_ISSUED)
         rows.append(_row(reason.reason, ratio, samples, idle))
     needed = {reason.reason for reason in STALL_REASONS.values() if reason.on(kernel.chip)}
-    more = unnamed(kernel.names)
+    more = kernel.unnamed
     if any(more):
         rows.append(_other(kernel, more))
     of_ratios, of_samples = (needed | ({OTHER} if counted else set()) for counted in more[:2])

@@ -257,8 +257,9 @@ def shared_point(batches: Mapping[str, Iterable[str]]) -> tuple[str, list[str]] 
 
 
 def _times_and_losses(tables: Tables, root: Path, folder: Path) -> None:
+    plan = _points(folder) or None
     for run, times in _runs(folder):
-        key, rows = _key(root, times), read(times, _points(folder) or None)
+        key, rows = _key(root, times), read(times, plan)
         tables["captures"].append(key | _capture("timing", _origin(times, rows)))
         tables["timing"] += [key | {"run": run} | row for row in rows]
     in_turns = present(folder / "pairs.jsonl")

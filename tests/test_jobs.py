@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from snakemake.persistence import PersistenceBase
+from snakemake.scheduling import job_scheduler
+from snakemake.settings.types import MaxJobsPerTimespan
 
 from ncuflow import cli
 from ncuflow.flow import jobs
@@ -75,6 +78,18 @@ def test_nobody_searches_for_garbage_what_a_child_inherited(tmp_path, monkeypatc
     inherited = [[number] for number in range(100_000)]
     in_pool(tmp_path / "log", "check sanity")
     assert len(gc.get_objects()) < len(inherited)
+
+
+def test_the_scheduler_does_not_count_jobs_by_the_second(monkeypatch: pytest.MonkeyPatch):
+    """It would look at the sizes of all inputs again for each job that began, each second (Snakemake 9.13 to 9.27)."""
+    for of, name in (
+        (job_scheduler, "JobRateLimiter"),
+        (PersistenceBase, "_serialize_param_pandas"),
+    ):
+        monkeypatch.setattr(of, name, getattr(of, name))
+    jobs.spare_snakemake()
+    assert job_scheduler.JobRateLimiter(MaxJobsPerTimespan(100, "1s")) is None
+    assert "JobRateLimiter" in job_scheduler.JobScheduler.__init__.__code__.co_names
 
 
 @pytest.mark.parametrize(

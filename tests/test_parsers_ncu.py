@@ -818,6 +818,9 @@ class FakeMetric:
     def has_value(self):
         return self._has
 
+    def kind(self):
+        return 0
+
     def value(self):
         return self._value
 

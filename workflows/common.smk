@@ -61,7 +61,7 @@ except OSError as error:
 OUT = f"{SETTINGS.outputs}/{{evidence}}"
 RUN = RUNNING.folder
 LIVE = RUNNING.recording is None
-jobs.params_are_no_frames()
+jobs.spare_snakemake()
 _moved = jobs.provide_caches(Path(SETTINGS.outputs))
 for _note in (
     _evidence.passed_over(SETTINGS, RUNNING),

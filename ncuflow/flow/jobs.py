@@ -244,11 +244,15 @@ def _run(words: Sequence[str], log: str) -> None:
     cli.main(words)
 
 
-def params_are_no_frames() -> None:
-    """Keep Snakemake from importing pandas to see whether a param is a frame: half a second of each start, and ours are none."""
+def spare_snakemake() -> None:
+    """Keep Snakemake from importing pandas to see whether a param is a frame (half a second of each start, and ours are none),
+    and from counting how many jobs it starts in a second: for that it looks several times a second, as long as a job waits, at
+    the sizes of all files that waiting jobs read. How many run at a time, `-j` says."""
     from snakemake.persistence import PersistenceBase
+    from snakemake.scheduling import job_scheduler
 
     PersistenceBase._serialize_param_pandas = PersistenceBase._serialize_param_builtin
+    job_scheduler.JobRateLimiter = lambda limit: None
 
 
 FOLDER = ".cache"

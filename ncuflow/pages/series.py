@@ -97,8 +97,8 @@ def usual(points: list[Point], axis: Axis) -> list[tuple[str, Any]]:
 
 def _lines(points: list[Point], axis: Axis) -> list[Line]:
     """At most eight, the best point's always among them: a page leads with that point."""
-    lines = _all_lines(points, axis)
-    leading = next((line for line in lines if best(points, axis.rate) in line[1]), None)
+    lines, top = _all_lines(points, axis), best(points, axis.rate)
+    leading = next((line for line in lines if top in line[1]), None)
     if leading is None or leading in lines[:MOST_SERIES]:
         return lines[:MOST_SERIES]
     return [*lines[: MOST_SERIES - 1], leading]
