@@ -313,6 +313,10 @@ def test_the_page_rounds_as_the_markdown_does(browser, report, finished):
             number(value), quantity(value, unit), si(value, "B"), micro(value), percent(value), pct(value, 1),
         ]  # fmt: skip
         assert [plain(one) for one in told] == [plain(one) for one in wanted], (value, unit)
+    signs = page.evaluate(
+        f"() => {{ {text} return [-4e-4, 4e-4, 0, -0.01, 0.2].map((one) => change(one)); }}"
+    )
+    assert [*map(plain, signs)] == ["0.0 %", "0.0 %", "0.0 %", "−1.0 %", "+20.0 %"]
 
 
 def plain(text: str) -> str:

@@ -56,10 +56,10 @@ export function percent(value, digits = 0) {
   return pct(missing(value) ? null : 100 * value, digits);
 }
 
-/** A difference with its sign; print: how its amount is printed. */
+/** A difference with its sign, unless it is printed as nothing; print: how its amount is printed. */
 export function signed(value, print) {
-  if (missing(value)) return DASH;
-  return `${value > 0 ? "+" : value < 0 ? "−" : ""}${print(Math.abs(value))}`;
+  const amount = missing(value) ? DASH : print(Math.abs(value));
+  return `${/[1-9]/.test(amount) ? (value > 0 ? "+" : "−") : ""}${amount}`;
 }
 
 /** A change as per cent with its sign. */

@@ -74,8 +74,7 @@ function rowsOf(view, found) {
   if (!chosen.by) return found;
   const values = side.columns.get(chosen.by).values;
   return [...d3.group(view.shown, (at) => values[at] ?? "–")].flatMap(([value, places]) => {
-    const heading = { group: value, node: () => groupHead(side, value, places, chosen) };
-    return [heading, ...places.map((at) => ({ at }))];
+    return [{ group: value, node: () => groupHead(side, value, places, chosen) }, ...places.map((at) => ({ at }))];
   });
 }
 

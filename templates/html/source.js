@@ -21,8 +21,7 @@ export async function source(evidence, params) {
   const chosen = chosenOf(params, { k: 0, by: "line", at: null, q: "", sort: "pc" });
   const show = (k) => kernelView(evidence, side, kernels[Math.min(k, kernels.length - 1)], chosen);
   const choices = kernels.map((kernel, at) => [String(at), `${kernel.name} · ${kernel.point}`]);
-  const kept = (k) => update(chosen, { k, at: null, q: "" });
-  return choosing(picker, "Kernel", choices, String(chosen.k), show, kept);
+  return choosing(picker, "Kernel", choices, String(chosen.k), show, (k) => update(chosen, { k, at: null, q: "" }));
 }
 
 const GROUPS = [

@@ -249,8 +249,7 @@ function sign({ a, b, text }) {
 /** Pairs of line numbers that are the same line: by their text where both sides have it, else by their number. */
 function matched(base, head) {
   if (base.text && head.text) return byText(base.text, head.text);
-  const known = new Set([...base.byLine.keys(), ...head.byLine.keys()]);
-  return d3.sort(known).map((line) => [line, line]);
+  return d3.sort(new Set([...base.byLine.keys(), ...head.byLine.keys()])).map((line) => [line, line]);
 }
 
 /** The longest sequence of lines that both texts have in order; what lies between stands alone. */

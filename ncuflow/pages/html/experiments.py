@@ -88,7 +88,7 @@ def adds(us: float) -> str:
     """A part of a difference in time with its sign; below what a clock tells it is nothing."""
     if abs(us) < CLOCK_US:
         return "0 µs"
-    return f"{'+' if us > 0 else '−'}{micro(abs(us))}"
+    return f"{'+' if us > 0 else '-'}{micro(abs(us))}"
 
 
 class Row(NamedTuple):
