@@ -8,18 +8,33 @@ from typing import Any
 from ncuflow.target import attention, attention_launches, inputs, reference, workload
 from ncuflow.target.attention import FA3, LENGTHS, lengths, plan_info
 from ncuflow.target.contract import Choice, Target, Work, uneven
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, Written, capability
+from ncuflow.target.launch import (
+    GpuFacts,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    Written,
+    capability,
+    returning,
+)
 from ncuflow.target.rules import Host, LaunchConfig, Rules
-from ncuflow.target.source import Build, Jit, Source, Symbol, symbols
+from ncuflow.target.source import Backend, Build, Jit, Source, Symbol, rival, symbols
 
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
-_BACKENDS = (FA3, *attention.OTHERS)
+TORCH = "torch"  # its scaled_dot_product_attention, over tensors of one length a sequence
+_BACKENDS = (FA3, *attention.OTHERS, Backend(TORCH, rival=("torch",)))
 _WRAPPER = Symbol("BatchPrefillWithPagedKVCacheWrapper", "prefill.py")
 _FP8_KERNEL = Symbol(
     "FP8PrefillWithKVCacheKernel", "attention/hopper/quantization/prefill_sm90.cuh"
 )
 _CHUNKS = "PrefillBinarySearchKVChunkSize"
-LAYOUTS = {"cutlass": "ragged", "trtllm-gen": "paged", "cute-dsl": "paged"}  # of one alone
+LAYOUTS = {
+    "cutlass": "ragged",
+    TORCH: "ragged",
+    "trtllm-gen": "paged",
+    "cute-dsl": "paged",
+}  # of one alone
 BARRIERS = 80  # bytes behind fa3's tiles in shared memory
 # fa3 rounds the probabilities to fp8 as well, whose 3 bits of mantissa are off by up to 6 %, 3 % in the mean square.
 FP8_TOLERANCE = 6e-2
@@ -45,6 +60,13 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
     if why := attention.refusal(p, gpu, _BACKENDS):
         return why
+    if p["backend"] == TORCH and (p["lengths"], p["cached"], p["window"], p["soft_cap"]) != (
+        "even",
+        0,
+        0,
+        0,
+    ):
+        return "torch's attention is measured of even lengths, without cached tokens, a window or a soft cap"
     if p["layout"] != LAYOUTS.get(p["backend"], p["layout"]):
         return f"{p['backend']} is measured over a {LAYOUTS[p['backend']]} KV cache"
     if why := attention.ungrouped(p):
@@ -63,8 +85,10 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
 def _no_fp8(p: Params, gpu: GpuFacts) -> str | None:
     """Why 8 bits cannot be had in these places; None if they can, or are not asked for."""
     if p["dtype"] != inputs.FP8:
+        if p["backend"] == TORCH and p["kv"] != "same":
+            return "torch takes keys and values of the queries' type"
         return attention.FA3_FP8 if p["kv"] == inputs.FP8 and p["backend"] == "fa3" else None
-    if p["backend"] == "fa2" or capability(gpu) != (9, 0):
+    if p["backend"] in ("fa2", TORCH) or capability(gpu) != (9, 0):
         return "queries of fp8 need fa3, and that compute capability 9.0"
     return "fa3 has no soft cap on the logits of fp8" if p["soft_cap"] else None
 
@@ -128,6 +152,8 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     pages = (len(table.indices), p["page_size"]) if table else (sum(found),)
     k, v = (attention.cache(p, draws, *pages, p["kv_heads"], p["head_dim"]) for _ in range(2))
     indptr, kv_indptr = (_indptr(each, q.device) for each in (lengths(p, "seq_len"), found))
+    if p["backend"] == TORCH:
+        return _torch(p, q, k.held, v.held)
     where = table.planned if table else (kv_indptr,)
     kind = f"BatchPrefillWith{'Paged' if paged else 'Ragged'}KVCacheWrapper"
     wrapper = getattr(flashinfer, kind)(attention.workspace(q), "NHD", **asked(p)["wrapper"])
@@ -156,6 +182,32 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         plan=plan,
         info=plan_info(wrapper),
         extremes=attention.extremes(p, q, k, v, table),
+    )
+
+
+def _torch(p: Params, q: Tensor, k: Tensor, v: Tensor) -> Launch:
+    """What torch takes for attention, of [batch, heads, tokens, head_dim] by strides; it allocates the output."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    given = [x.unflatten(0, (p["batch"], -1)).transpose(1, 2) for x in (q, k, v)]
+    grouped = p["qo_heads"] != p["kv_heads"]
+    run, product = returning(
+        partial(scaled_dot_product_attention, *given, is_causal=p["causal"], enable_gqa=grouped)
+    )
+    chosen = _checked(p, q.device)
+
+    def keys_values(sequence: int) -> tuple[Tensor, ...]:
+        return given[1][sequence].transpose(0, 1), given[2][sequence].transpose(0, 1)
+
+    return Launch(
+        run=run,
+        output=lambda: (product()[0].transpose(1, 2).flatten(0, 1)[torch.cat(chosen)],),
+        reference=lambda: (_reference(p, q, chosen, keys_values),),
+        tolerance=inputs.TOLERANCE[p["dtype"]],
+        buffers=product,
+        allocates=True,
+        info={"backend": TORCH} | rival(_BACKENDS, p),
     )
 
 
@@ -310,7 +362,7 @@ TARGET = Target(
             *inputs.ITEMSIZE,
             inputs.FP8,
         ),  # fp8: queries, keys and values of 8 bits, the output of 16
-        "backend": ("fa2", "fa3", "auto", *attention.APART),  # auto: FlashInfer's choice
+        "backend": ("fa2", "fa3", "auto", *attention.APART, TORCH),  # auto: FlashInfer's choice
         "causal": (True, False),
         "split": ("auto", "off", 8, 16, 32),  # of the KV: as plan() chooses, or chunks of pages
         "qk": ("f32", "f16"),  # f16: use_fp16_qk_reduction
@@ -357,7 +409,7 @@ TARGET = Target(
     ),
     build=Build(
         early=True,
-        generate=attention.modules,
+        generate=lambda p: [] if p["backend"] == TORCH else attention.modules(p),
         jit=tuple(
             Jit(
                 f"prefill_{backend}",
@@ -407,6 +459,9 @@ TARGET = Target(
             "auto",
             where="split == 'off' or backend == 'auto'",
             ignoring=("split",),
+        ),
+        Choice(
+            "prefill_torch", "FlashInfer's choice, or torch's attention", "backend", "auto", TORCH
         ),
         Choice("prefill_trtllm", "fa2 or trtllm-gen", "backend", "fa2", "trtllm-gen"),
         Choice("prefill_cutlass", "fa2 or CUTLASS", "backend", "fa2", "cutlass"),

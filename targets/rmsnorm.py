@@ -18,9 +18,28 @@ from ncuflow.target.inputs import (
     tiny,
     torch_dtype,
 )
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
-from ncuflow.target.rules import TYPES, Host, LaunchConfig, LaunchSignature, Rules, UnsaidError
-from ncuflow.target.source import Build, Constant, CuteKernel, Jit, Source, Symbol, Tunable, symbols
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, returning
+from ncuflow.target.rules import (
+    TYPES,
+    Host,
+    LaunchConfig,
+    LaunchSignature,
+    NoRuleError,
+    Rules,
+    UnsaidError,
+)
+from ncuflow.target.source import (
+    Backend,
+    Build,
+    Constant,
+    CuteKernel,
+    Jit,
+    Source,
+    Symbol,
+    Tunable,
+    rival,
+    symbols,
+)
 from ncuflow.target.workload import Block, Definition, EngineCall, Entry, Routine, Workload, element
 
 EPSILON = 1e-6
@@ -28,6 +47,8 @@ CHECKED_ELEMENTS = 1 << 27  # of a tensor, compared with the reference
 _DEFAULTS: dict[str, bool] = {}  # whether FlashInfer would take its CUDA norms by itself
 SCALE = 0.02  # of fp8 outputs: their largest value is 448
 QUANTISED = 5e-2  # relative L2 error allowed in fp8: its 3 bits of mantissa round by 2.6e-2
+TORCH = "torch"  # plain torch, by torch.compile
+_RIVALS = (Backend(TORCH, rival=("torch", "triton")),)
 _FREE = {"norm": "auto", "pdl": "auto"}  # what a caller chooses, by FlashInfer's default
 _READ = Symbol("FLASHINFER_USE_CUDA_NORM", "norm/__init__.py")
 # variant -> (name in the id, tensors of rows*hidden read and written, FLOPs per element)
@@ -47,7 +68,7 @@ _TAKEN = _VARIANTS.keys() - {"add_then_rmsnorm", "layernorm"}
 def point_id(p: Params) -> str:
     """E.g. fused_add_R4096_D4096_f16."""
     label = _VARIANTS[p["variant"]][0]
-    knobs = "_cuda" if p["norm"] == "cuda" else ""
+    knobs = "" if p["norm"] == "auto" else f"_{p['norm']}"
     knobs += "_nopdl" if p["pdl"] == "off" else ""
     return f"{label}_R{p['rows']}_D{p['hidden']}_{p['dtype']}{knobs}"
 
@@ -86,6 +107,8 @@ def written(p: Params) -> int:
 
 def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why no GPU runs the point; None if one can."""
+    if p["norm"] == TORCH and (p["pdl"] == "off" or p["variant"] not in _CUTE):
+        return "torch.compile is measured of rmsnorm and fused_add_rmsnorm, which have no dependent launch there"
     if p["variant"] == "layernorm" and p["dtype"] != "bf16":
         return "FlashInfer's layernorm takes bf16 alone"
     if p["variant"] == "layernorm" and p["pdl"] == "off":
@@ -107,8 +130,14 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     rows = inputs.rows(p["rows"], max(2, CHECKED_ELEMENTS // p["hidden"]))
     changed = (x, residual) if "fused" in variant else (residual,) if "add" in variant else ()
     kept = [tensor.clone() for tensor in changed]
-    call, buffers = _call(p, x, residual, weight)
-    run, implementation = _implemented(p, call)
+    own = p["norm"] == TORCH  # which returns its outputs, and changes nothing
+    if own:
+        run, buffers = returning(_compiled(variant, x, residual, weight))
+        implementation = "torch.compile"
+    else:
+        call, given = _call(p, x, residual, weight)
+        run, implementation = _implemented(p, call)
+        buffers = partial(tuple, given)
 
     def reset() -> None:
         for now, then in zip(changed, kept, strict=True):
@@ -129,13 +158,13 @@ def prepare(p: Params, seed: int = 0) -> Launch:
 
     return Launch(
         run=run,
-        output=lambda: tuple(buffer[rows] for buffer in buffers),
+        output=lambda: tuple(buffer[rows] for buffer in buffers()),
         reference=expected,
         tolerance=QUANTISED if variant == "rmsnorm_quant" else TOLERANCE[p["dtype"]],
-        buffers=lambda: tuple(buffers),
-        allocates=variant == "layernorm",
-        reset=reset if kept else None,
-        info={"implementation": implementation},
+        buffers=buffers,
+        allocates=own or variant == "layernorm",
+        reset=reset if kept and not own else None,
+        info={"implementation": implementation} | rival(_RIVALS, p),
         # what an add runs on is restored before each run; of 8 bits none is infinite; no other row is the worse for it
         extremes={}
         if kept or variant == "rmsnorm_quant"
@@ -161,6 +190,21 @@ def _implemented(p: Params, run: Callable[[], None]) -> tuple[Callable[[], None]
         run()
 
     return chosen, "CUDA" if cuda else "CuTe DSL"
+
+
+def _compiled(
+    variant: str, x: Tensor, residual: Tensor, weight: Tensor
+) -> Callable[[], tuple[Tensor, ...]]:
+    """What one would write in torch, its sums in float32, compiled by torch; it returns what ``_call`` writes."""
+    import torch
+
+    def norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        total = x.float() + residual.float() if "fused" in variant else x.float()
+        scale = torch.rsqrt(total.square().mean(-1, keepdim=True) + EPSILON)
+        normed = (total * scale * weight.float()).to(x.dtype)
+        return (normed, total.to(x.dtype)) if "fused" in variant else (normed,)
+
+    return partial(torch.compile(norm, dynamic=False, fullgraph=True), x, residual, weight)
 
 
 def _call(
@@ -255,6 +299,8 @@ _ROW_THREADS = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128))
 
 def launches(p: Params, host: Host) -> Iterator[LaunchConfig | None]:
     """Of RMSNorm and FusedAddRMSNorm, and PyTorch's kernel of a separate add."""
+    if p["norm"] == TORCH:
+        raise NoRuleError("no rule says what torch.compile launches")
     if host.modern and p["norm"] == "auto":
         yield _launch_of_cute(p, host)
     else:
@@ -377,7 +423,7 @@ TARGET = contract.Target(
         "rows": 4096,
         "hidden": 4096,
         "dtype": tuple(ITEMSIZE),
-        "norm": ("auto", "cuda"),  # FlashInfer's choice: CuTe DSL where that is installed
+        "norm": ("auto", "cuda", TORCH),  # FlashInfer's choice: CuTe DSL where that is installed
         "pdl": ("auto", "off"),  # programmatic dependent launch: where the GPU has it
     },
     small={"rows": 64},
@@ -387,12 +433,13 @@ TARGET = contract.Target(
     edges=lambda p: [{"rows": 1}, {"rows": 3, "hidden": 4095}, {"rows": 3, "hidden": 16384}],
     memory=lambda p: 2 * work(p).bytes,
     free=lambda p: dict(_FREE),
+    backends=_RIVALS,
     asked=lambda p: (
         {"call": {"enable_pdl": False} if p["pdl"] == "off" else {}}
         | ({"environment": {_READ.name: "1"}} if p["norm"] == "cuda" else {})
     ),
     # a kernel of the CuTe DSL is one that nsys does not record
-    stops_tracing=lambda p: False if p["norm"] == "cuda" else None,
+    stops_tracing=lambda p: None if p["norm"] == "auto" else False,
     work=work,
     written=written,
     prepare=prepare,
@@ -479,6 +526,9 @@ TARGET = contract.Target(
         ),
         contract.Choice(
             "layernorm", "RMSNorm or LayerNorm", "variant", "rmsnorm", "layernorm", given="model"
+        ),
+        contract.Choice(
+            "norm_torch", "FlashInfer's choice, or torch.compile", "norm", "auto", TORCH
         ),
         contract.Choice(
             "norm",
