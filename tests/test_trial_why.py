@@ -183,6 +183,7 @@ def test_points_of_the_same_time_have_processes_of_their_own_where_they_are_many
         assert asked == expected
 
 
+@pytest.mark.exhaustive
 def test_without_permission_one_line_says_so(machine, monkeypatch):
     patch = machine.patch("return 100.0", "return 110.0")
     monkeypatch.setenv("NCUFLOW_TEST_REFUSED", "1")
