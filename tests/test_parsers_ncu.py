@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -429,7 +430,7 @@ THROUGHPUT = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
     ],
 )  # fmt: skip
 def test_a_value_that_its_name_rules_out_is_null_with_a_problem(name, value, unit, why):
-    kernel = ncu.Profiled(FakeAction(**{name: FakeMetric(value, unit)}), 0)
+    kernel = ncu.Profiled(fake_action(**{name: fake_metric(value, unit)}), 0)
     for _ in range(2):
         with pytest.raises(registry.NotANumber):
             kernel.counter(name)
@@ -438,7 +439,7 @@ def test_a_value_that_its_name_rules_out_is_null_with_a_problem(name, value, uni
 
 @pytest.mark.parametrize(("text", "device"), [("NVIDIA H200", "NVIDIA H200"), ("132", None)])
 def test_a_display_name_that_is_a_number_is_none(text, device):
-    action = FakeAction(device__attribute_display_name=FakeMetric(text))
+    action = fake_action(device__attribute_display_name=fake_metric(text))
     action.NameBase_DEMANGLED, action.name = 2, lambda base=0: "k"
     assert ncu._identity(ncu.Profiled(action, 0), [])["device"] == device
 
@@ -446,10 +447,10 @@ def test_a_display_name_that_is_a_number_is_none(text, device):
 def test_a_derived_value_beyond_all_numbers_is_null_with_a_problem():
     """Both counters are plausible; their product is not."""
     both = {
-        "dram__bytes.sum.peak_sustained": FakeMetric(1e5, "byte/cycle"),
-        "dram__cycles_elapsed.avg.per_second": FakeMetric(1e11, "hz"),
+        "dram__bytes.sum.peak_sustained": fake_metric(1e5, "byte/cycle"),
+        "dram__cycles_elapsed.avg.per_second": fake_metric(1e11, "hz"),
     }
-    kernel = ncu.Profiled(FakeAction(**both), 0)
+    kernel = ncu.Profiled(fake_action(**both), 0)
     (peak,) = (m for m in ncu._metrics(kernel) if m["key"] == "dram_peak_bytes_per_second")
     assert peak["value"] is None
     assert kernel.invalid[peak["metric"]] == "more than 1e+15 byte/s"
@@ -458,13 +459,13 @@ def test_a_derived_value_beyond_all_numbers_is_null_with_a_problem():
 def of_chip(capability, **metrics):
     """A kernel that ran on a GPU of a compute capability."""
     for part, number in zip(("major", "minor"), capability.split("."), strict=True):
-        metrics[f"device__attribute_compute_capability_{part}"] = FakeMetric(int(number))
-    return ncu.Profiled(FakeAction(**metrics), 0)
+        metrics[f"device__attribute_compute_capability_{part}"] = fake_metric(int(number))
+    return ncu.Profiled(fake_action(**metrics), 0)
 
 
 def stall_shares(capability, reasons, *others):
-    metrics = {STALL_REASONS[r].ratio: FakeMetric(1.0, "cycle") for r in reasons}
-    metrics |= {name: FakeMetric(1.0, "cycle") for name in others}
+    metrics = {STALL_REASONS[r].ratio: fake_metric(1.0, "cycle") for r in reasons}
+    metrics |= {name: fake_metric(1.0, "cycle") for name in others}
     rows = stalls_of(of_chip(capability, **metrics))
     return {row["reason"]: row["share"] for row in rows}
 
@@ -507,8 +508,8 @@ LATENCY = "smsp__average_warp_latency_per_inst_issued.ratio"
 def with_latency(latency, without=(), **more):
     """Rows of the reasons of a GA102, 1 cycle each but of those without, and the warp latency, as ncu 2020.2 has them."""
     its = [r for r in NAMED if STALL_REASONS[r].on("ga102") and r not in without]
-    metrics = {STALL_REASONS[r].ratio: FakeMetric(1.0, "cycle") for r in its}
-    metrics |= {LATENCY: FakeMetric(latency, "cycle"), **more}
+    metrics = {STALL_REASONS[r].ratio: fake_metric(1.0, "cycle") for r in its}
+    metrics |= {LATENCY: fake_metric(latency, "cycle"), **more}
     return len(its), {row["reason"]: row for row in stalls_of(of_chip("8.6", **metrics))}
 
 
@@ -530,18 +531,18 @@ def test_what_a_missing_reason_can_be_at_most_is_other(part, kept):
     assert shares["wait"] == pytest.approx(1 / (len(shares) - 1 + rest))
     assert shares[OTHER] == pytest.approx(rest * shares["wait"])
     assert sum(shares.values()) == pytest.approx(1)
-    sampled = {SAMPLES.format("branch_resolving"): FakeMetric(7)}
+    sampled = {SAMPLES.format("branch_resolving"): fake_metric(7)}
     _, rows = with_latency(count / part, ["branch_resolving"], **sampled)
     assert rows["branch_resolving"]["share"] is None and rows["wait"]["share"] > 0
 
 
 def test_a_reason_that_is_no_number_leaves_no_shares():
     count = with_latency(1.0)[0] - 1
-    nan = {STALL_REASONS["wait"].ratio: FakeMetric(math.nan, "cycle")}
+    nan = {STALL_REASONS["wait"].ratio: fake_metric(math.nan, "cycle")}
     _, rows = with_latency(count / 0.99, **nan)
     assert {row["share"] for row in rows.values()} == {None}
-    metrics = {STALL_REASONS[reason].ratio: FakeMetric(1.0, "cycle") for reason in NAMED}
-    metrics[RATIO.format("tensor_memory")] = FakeMetric(math.nan, "cycle")
+    metrics = {STALL_REASONS[reason].ratio: fake_metric(1.0, "cycle") for reason in NAMED}
+    metrics[RATIO.format("tensor_memory")] = fake_metric(math.nan, "cycle")
     unnamed = stalls_of(of_chip("9.0", **metrics))
     assert unnamed[-1]["reason"] == OTHER and unnamed[-1]["ratio"] is None
     assert {row["share"] for row in unnamed} == {None}
@@ -553,9 +554,9 @@ def test_where_every_reason_is_counted_nothing_is_added():
 
 
 def test_samples_of_a_reason_without_a_name_are_other():
-    metrics = {STALL_REASONS[reason].samples: FakeMetric(10) for reason in NAMED}
+    metrics = {STALL_REASONS[reason].samples: fake_metric(10) for reason in NAMED}
     tile, rows = SAMPLES.format("tile_allocation_stall"), {}
-    metrics |= {tile: FakeMetric(30), f"{tile}_not_issued": FakeMetric(20)}
+    metrics |= {tile: fake_metric(30), f"{tile}_not_issued": fake_metric(20)}
     for row in stalls_of(of_chip("9.0", **metrics)):
         rows[row["reason"]] = row
     assert rows[OTHER]["samples"] == 30 and rows[OTHER]["samples_not_issued"] == 20
@@ -570,8 +571,8 @@ NEW = OPS.format("utcnmma_src_fp2_dst_fp32")
 
 def tensor_work(capability, **counts):
     """What is read of a kernel's tensor operations; every count has a peak of 10 a second."""
-    metrics = {name: FakeMetric(count) for name, count in counts.items()}
-    metrics |= {name + PEAK: FakeMetric(10.0) for name in counts}
+    metrics = {name: fake_metric(count) for name, count in counts.items()}
+    metrics |= {name + PEAK: fake_metric(10.0) for name in counts}
     rows = {m["key"]: m["value"] for m in ncu._metrics(of_chip(capability, **metrics))}
     return {key: value for key, value in rows.items() if key.startswith("tensor_")}
 
@@ -625,7 +626,7 @@ def test_tensor_work_is_zero_where_every_counter_of_the_chip_says_so():
 @pytest.mark.parametrize("capability", ["13.0", "12.0", "9.0", "8.7"])
 @pytest.mark.parametrize("name", ["dram__bytes_read.sum", "dram__bytes_op_read.sum"])
 def test_a_counter_that_the_file_has_is_read_whatever_the_chip(capability, name):
-    (row,) = ncu._metrics(of_chip(capability, **{name: FakeMetric(5.0, "byte")}))
+    (row,) = ncu._metrics(of_chip(capability, **{name: fake_metric(5.0, "byte")}))
     assert (row["key"], row["metric"], row["value"]) == ("dram_bytes_read", name, 5.0)
 
 
@@ -650,7 +651,7 @@ LSU = "l1tex__data_pipe_lsu_wavefronts.sum"
     ],
 )  # fmt: skip
 def test_a_counter_counts_by_what_it_is_of_the_chip(capability, metrics, values):
-    given = {name: FakeMetric(*value) for name, value in metrics.items()}
+    given = {name: fake_metric(*value) for name, value in metrics.items()}
     assert [row["value"] for row in ncu._metrics(of_chip(capability, **given))] == values
 
 
@@ -771,7 +772,7 @@ def test_a_report_of_a_chip_that_is_not_known_says_so(tmp_path, capsys):
 )
 def test_a_value_above_what_a_gpu_has_is_null_with_a_problem(name, most):
     for value, known in ((most, True), (1.09 * most, True), (1.2 * most, False)):
-        kernel = ncu.Profiled(FakeAction(**{name: FakeMetric(value)}), 0)
+        kernel = ncu.Profiled(fake_action(**{name: fake_metric(value)}), 0)
         (row,) = ncu._metrics(kernel)
         assert row["value"] == (value if known else None)
         assert kernel.invalid.get(name, f"more than {most} ").startswith(f"more than {most} ")
@@ -811,47 +812,28 @@ def test_a_file_name_that_is_no_utf_8_is_read(tmp_path):
 # --- counters: the silences of the reader -----------------------------------------------------
 
 
-class FakeMetric:
-    def __init__(self, value, unit="", has_value=True):
-        self._value, self._unit, self._has = value, unit, has_value
-
-    def has_value(self):
-        return self._has
-
-    def kind(self):
-        return 0
-
-    def value(self):
-        return self._value
-
-    def unit(self):
-        return self._unit
+def fake_metric(value, unit="", has_value=True):
+    of = {"value": value, "unit": unit, "has_value": has_value, "kind": 0}
+    return SimpleNamespace(**{name: partial(lambda one: one, one) for name, one in of.items()})
 
 
-class FakeAction:
-    def __init__(self, **metrics):
-        self.metrics = metrics
-
-    def metric_by_name(self, name):
-        return self.metrics.get(name)
-
-    def metric_names(self):
-        return tuple(self.metrics)
+def fake_action(**metrics):
+    return SimpleNamespace(metric_by_name=metrics.get, metric_names=lambda: tuple(metrics))
 
 
 def test_a_false_zero_is_absent():
-    kernel = ncu.Profiled(FakeAction(x=FakeMetric(0.0, has_value=False)), 0)
+    kernel = ncu.Profiled(fake_action(x=fake_metric(0.0, has_value=False)), 0)
     assert kernel.counter("x") is None
-    assert ncu.Profiled(FakeAction(x=FakeMetric(0.0)), 0).counter("x") == (0.0, 0)
+    assert ncu.Profiled(fake_action(x=fake_metric(0.0)), 0).counter("x") == (0.0, 0)
 
 
 def test_units_of_a_report_are_normalised():
     metrics = {
-        "gpu__time_duration.sum": FakeMetric(2.5, "usecond"),
-        "dram__bytes_read.sum": FakeMetric(1.5, "Gbyte"),
-        "sm__cycles_elapsed.avg.per_second": FakeMetric(1.7, "cycle/nsecond"),
+        "gpu__time_duration.sum": fake_metric(2.5, "usecond"),
+        "dram__bytes_read.sum": fake_metric(1.5, "Gbyte"),
+        "sm__cycles_elapsed.avg.per_second": fake_metric(1.7, "cycle/nsecond"),
     }
-    rows = {m["key"]: m["value"] for m in ncu._metrics(ncu.Profiled(FakeAction(**metrics), 0))}
+    rows = {m["key"]: m["value"] for m in ncu._metrics(ncu.Profiled(fake_action(**metrics), 0))}
     assert rows == {"duration_ns": 2500.0, "dram_bytes_read": 1.5e9, "sm_clock_hz": 1.7e9}
 
 
@@ -885,7 +867,7 @@ def test_source_files_lose_the_machine(name, relative):
 
 
 def test_texts_of_an_instruction_may_be_shown():
-    action = FakeAction()
+    action = fake_action()
     action.name = lambda: "k\u202e"
     place = lines._columns(action, ("LDG.E R2, [R4]\x1b", "a\u2066.cu", 3), shown=True)
     assert (place["sass"], place["opcode"]) == ("LDG.E R2, [R4]?", "LDG.E")
@@ -963,20 +945,20 @@ def test_kernels_that_the_reader_leaves_out_are_noticed(report_file, monkeypatch
 # --- what no GPU can have ----------------------------------------------------------------------
 
 LAUNCHED = {
-    f"launch__{of}_dim_{axis}": FakeMetric(2.0) for of in ("grid", "block") for axis in "xyz"
+    f"launch__{of}_dim_{axis}": fake_metric(2.0) for of in ("grid", "block") for axis in "xyz"
 }
 
 
 @pytest.mark.parametrize(
     ("name", "value", "lost", "said"),
     [
-        ("sm__cycles_elapsed.avg.per_second", FakeMetric(1e300, "hz"), "sm_clock_hz", "more than 1e+10 hz"),
-        ("launch__registers_per_thread", FakeMetric(16_000), "registers", "more than 255"),
-        ("launch__grid_dim_x", FakeMetric(2**40), "grid", "more than 2147483647"),
-        ("launch__block_dim_z", FakeMetric(65), "block", "more than 64"),
-        ("launch__grid_size", FakeMetric(1e60), None, "more than"),
-        ("launch__stream_id", FakeMetric(1e30), "stream", "more than"),
-        ("launch__shared_mem_per_block_dynamic", FakeMetric(-8, "byte"), "smem_dynamic_bytes", "no usable number"),
+        ("sm__cycles_elapsed.avg.per_second", fake_metric(1e300, "hz"), "sm_clock_hz", "more than 1e+10 hz"),
+        ("launch__registers_per_thread", fake_metric(16_000), "registers", "more than 255"),
+        ("launch__grid_dim_x", fake_metric(2**40), "grid", "more than 2147483647"),
+        ("launch__block_dim_z", fake_metric(65), "block", "more than 64"),
+        ("launch__grid_size", fake_metric(1e60), None, "more than"),
+        ("launch__stream_id", fake_metric(1e30), "stream", "more than"),
+        ("launch__shared_mem_per_block_dynamic", fake_metric(-8, "byte"), "smem_dynamic_bytes", "no usable number"),
     ],
 )  # fmt: skip
 def test_what_no_gpu_can_have_is_a_problem_and_no_number(name, value, lost, said):
@@ -989,7 +971,7 @@ def test_what_no_gpu_can_have_is_a_problem_and_no_number(name, value, lost, said
 
 def kernel_of(**metrics):
     """A kernel of an action that has nothing beside these metrics."""
-    action = FakeAction(**metrics)
+    action = fake_action(**metrics)
     action.NameBase_DEMANGLED, action.name, action.nvtx_state = 2, lambda base=0: "k", lambda: None
     action.rule_results_as_dicts = list
     return ncu.Profiled(action, 0)
@@ -1006,9 +988,9 @@ def added(**metrics):
 @pytest.mark.parametrize(("ns", "said"), [(1e3, False), (2e3, False), (1e6, True), (1.0, True)])
 def test_time_clock_and_cycles_that_cannot_all_be_right_are_named(ns, said):
     metrics = {
-        "gpu__time_duration.sum": FakeMetric(ns, "ns"),
-        "sm__cycles_elapsed.avg.per_second": FakeMetric(1.5e9, "hz"),
-        "gpc__cycles_elapsed.max": FakeMetric(1500.0, "cycle"),
+        "gpu__time_duration.sum": fake_metric(ns, "ns"),
+        "sm__cycles_elapsed.avg.per_second": fake_metric(1.5e9, "hz"),
+        "gpc__cycles_elapsed.max": fake_metric(1500.0, "cycle"),
     }
     row, _ = added(**metrics)
     assert row["duration_ns"] == ns
@@ -1016,7 +998,7 @@ def test_time_clock_and_cycles_that_cannot_all_be_right_are_named(ns, said):
 
 
 def test_a_kernel_has_failed_where_its_time_is_no_number_and_not_where_nobody_asked_for_it():
-    failed, _ = added(**{"gpu__time_duration.sum": FakeMetric(math.nan, "ns")})
+    failed, _ = added(**{"gpu__time_duration.sum": fake_metric(math.nan, "ns")})
     assert failed["problems"].startswith(ncu.FAILED)
     assert added()[0]["problems"].startswith("no duration")
 
@@ -1024,7 +1006,7 @@ def test_a_kernel_has_failed_where_its_time_is_no_number_and_not_where_nobody_as
 def test_the_blocks_of_a_grid_are_known_by_its_shape_and_where_there_is_none_by_their_count():
     shaped, counted = (
         ncu._launch(kernel_of(**metrics))
-        for metrics in (LAUNCHED, {"launch__grid_size": FakeMetric(64.0)})
+        for metrics in (LAUNCHED, {"launch__grid_size": fake_metric(64.0)})
     )
     assert (shaped["grid"], shaped["grid_size"]) == ("2,2,2", 8)
     assert (counted["grid"], counted["grid_size"]) == (None, 64)

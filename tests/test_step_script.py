@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,24 +52,14 @@ def test_numbers_are_those_of_the_answer(kernels):
     assert '"transposed": False' in script.of_step(TRACE, product.number, MODEL)  # …_NNT
 
 
-class FakeTorch:
+def fake_torch(events: list[dict[str, Any]]) -> Any:
     """torch.profiler, which sees these kernels."""
-
-    def __init__(self, events: list[dict[str, Any]]) -> None:
-        self.cuda = SimpleNamespace(synchronize=lambda: None, get_device_name=lambda: "GPU X")
-        self.profiler = SimpleNamespace(
-            profile=lambda activities: self, ProfilerActivity=SimpleNamespace(CUDA=1)
-        )
-        self.events = events
-
-    def __enter__(self) -> "FakeTorch":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def export_chrome_trace(self, path: str) -> None:
-        Path(path).write_text(json.dumps({"traceEvents": self.events}), encoding="utf-8")
+    text = json.dumps({"traceEvents": events}).encode()
+    seen = SimpleNamespace(export_chrome_trace=lambda path: Path(path).write_bytes(text))
+    activity, profile = SimpleNamespace(CUDA=1), lambda activities: nullcontext(seen)
+    cuda = SimpleNamespace(synchronize=lambda: None, get_device_name=lambda: "GPU X")
+    profiler = SimpleNamespace(profile=profile, ProfilerActivity=activity)
+    return SimpleNamespace(cuda=cuda, profiler=profiler)
 
 
 def checked(kernels: list[Any], events: list[dict[str, Any]]) -> None:
@@ -78,7 +69,7 @@ def checked(kernels: list[Any], events: list[dict[str, Any]]) -> None:
     nodes = [n for n in ast.parse(text).body if isinstance(n, (ast.Assign, ast.FunctionDef))]
     mine = [n for n in nodes if ast.unparse(n).startswith(("SEEN", "def check"))]
     space = {"json": json, "sys": sys, "tempfile": __import__("tempfile"), "Path": Path}
-    space["torch"] = FakeTorch(events)
+    space["torch"] = fake_torch(events)
     body = "from __future__ import annotations\n" + "\n".join(map(ast.unparse, mine))
     exec(compile(body, "point.py", "exec"), space)
     space["check"](SimpleNamespace(run=lambda: None))

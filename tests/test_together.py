@@ -3,9 +3,10 @@
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path, PurePath
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,17 +109,12 @@ def test_calls_and_plans_go_in_turns_each_with_its_own_package(packages, monkeyp
 def test_compiled_code_of_two_flashinfers_shares_no_process(files, started, monkeypatch) -> None:
     asked = list[str]()
 
-    class Side:
-        def __enter__(self) -> "Side":
-            return self
+    def ask(do: str, limit_s: float, **words: Any) -> dict[str, Any]:
+        asked.append(f"{do} {words['name']} {words['package']}")
+        return {}
 
-        def __exit__(self, *error: object) -> None: ...
-
-        def ask(self, do: str, limit_s: float, **words: Any) -> dict[str, Any]:
-            asked.append(f"{do} {words['name']} {words['package']}")
-            return {}
-
-    monkeypatch.setattr(build, "started", lambda *words: Side())
+    side = nullcontext(SimpleNamespace(ask=ask))
+    monkeypatch.setattr(build, "started", lambda *words: side)
     overlay = Overlay(Path("/laid/flashinfer"), None, frozenset())
     held: Any = Held(None, {}, ())  # type: ignore[arg-type]
     with ExitStack() as stack:

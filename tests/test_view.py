@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -218,23 +219,14 @@ def test_memory_efficiency_of_instructions_sums_to_that_of_the_kernel(decode):
         assert all(access.asked >= access.ideal for access in found)
 
 
-class Instances:
+def instances(values: dict[int, float]) -> Any:
     """A metric of a report with a value for each instruction."""
-
-    def __init__(self, values: dict[int, float]) -> None:
-        self.of = list(values.items())
-
-    def has_correlation_ids(self) -> bool:
-        return True
-
-    def num_instances(self) -> int:
-        return len(self.of)
-
-    def correlation_ids(self) -> Any:
-        return type("Ids", (), {"value": lambda _, at: self.of[at][0]})()
-
-    def value(self, at: int) -> float:
-        return self.of[at][1]
+    at, found = [*values], [*values.values()]
+    ids = SimpleNamespace(value=at.__getitem__)
+    return SimpleNamespace(
+        has_correlation_ids=lambda: True, num_instances=lambda: len(at),
+        correlation_ids=lambda: ids, value=found.__getitem__,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -249,8 +241,8 @@ class Instances:
     ],
 )  # fmt: skip
 def test_memory_efficiency_is_read_by_the_names_of_any_version(asked, ideal, names):
-    held = {asked: Instances({16: 8.0, 32: 4.0}), ideal: Instances({16: 2.0})}
-    action = type("Action", (), {"metric_by_name": lambda _, name: held.get(name)})()
+    held = {asked: instances({16: 8.0, 32: 4.0}), ideal: instances({16: 2.0})}
+    action = SimpleNamespace(metric_by_name=held.get)
     assert detail._accesses(action, names) == {16: detail.Access(8, 2)}
 
 
