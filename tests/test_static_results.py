@@ -383,5 +383,3 @@ def test_static_pages_need_no_gpu_and_no_compiler_where_facts_are_recorded(proje
             (project.folder / "recordings" / one.name).symlink_to(one)
     rules = project.planned("--config", "source=recorded", "arch=80", "--", "static")
     assert "static_facts" in rules
-    refused = project.run("-n", "static", "--config", "arch=75", check=False)
-    assert refused.returncode and "arch 75: no GPU of it" in refused.stdout + refused.stderr

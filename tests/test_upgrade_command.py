@@ -80,10 +80,8 @@ def test_a_slower_release_is_named_with_the_engines_sum_and_the_wheel_that_made_
     assert "twice/toy_n3: between 0.6.2 and 0.6.3" in said
 
 
-@pytest.mark.parametrize(
-    ("version", "reason"),
-    [("0.6.4", "wrong"), pytest.param("0.6.5", "does not compile", marks=pytest.mark.exhaustive)],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("version", "reason"), [("0.6.4", "wrong"), ("0.6.5", "does not compile")])
 def test_what_is_wrong_or_does_not_compile_leaves_the_other_shapes(machine, version, reason):
     status, said, found = upgraded(machine, "0.6.1", version)
     assert status == 4 and found is not None and found.outcome == "wrong", said

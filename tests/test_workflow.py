@@ -208,6 +208,7 @@ def test_lanes_of_a_snakemake_whose_resources_are_plain_numbers(project):
     assert "ncuflow lock --slot --" in re.sub(" +", " ", done.stdout + done.stderr)
 
 
+@pytest.mark.exhaustive
 def test_a_job_of_a_cluster_runs_as_its_executor_starts_it(project, monkeypatch):
     """It has no cores, and starts Snakemake again on a node; a dry run does neither."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests/cluster"), prepend=os.pathsep)
