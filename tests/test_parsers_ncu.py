@@ -1004,10 +1004,8 @@ def test_a_kernel_has_failed_where_its_time_is_no_number_and_not_where_nobody_as
 
 
 def test_the_blocks_of_a_grid_are_known_by_its_shape_and_where_there_is_none_by_their_count():
-    shaped, counted = (
-        ncu._launch(kernel_of(**metrics))
-        for metrics in (LAUNCHED, {"launch__grid_size": fake_metric(64.0)})
-    )
+    alone = {"launch__grid_size": fake_metric(64.0)}
+    shaped, counted = (ncu._launch(kernel_of(**metrics)) for metrics in (LAUNCHED, alone))
     assert (shaped["grid"], shaped["grid_size"]) == ("2,2,2", 8)
     assert (counted["grid"], counted["grid_size"]) == (None, 64)
 

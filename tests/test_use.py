@@ -1,12 +1,10 @@
 """Who had a GPU when: what programs note, and what is read of it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from command import python
 
 from ncuflow.gpu import use
 
@@ -29,7 +27,7 @@ def test_a_program_notes_when_it_loads_waits_holds_and_ends(tmp_path, monkeypatc
     }.items():
         monkeypatch.setenv(name, value)
     program = "from ncuflow.gpu import lock; lock.hold(lambda: None, 'trace decode')"
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True)
+    assert python("-c", program).returncode == 0
     events = [json.loads(line) for line in (tmp_path / "use.jsonl").read_text().splitlines()]
     assert [one["event"] for one in events] == ["loads", "waits", "begins", "ends"]
     assert {(one["gpu"], one["job"]) for one in events} == {("GPU-a", "ncu decode sweep")}

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from command import python
 from conftest import ROOT
 
 from ncuflow import origin
@@ -31,25 +30,19 @@ def bare(tmp_path: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
 
 
-def run(bare: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *words]
-    return subprocess.run(command, env=bare, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.parametrize("verb", ["trace", "targets", "mcp"])
 def test_a_verb_that_reads_imports_nothing_of_the_pipeline(bare: dict[str, str], verb: str) -> None:
-    done = run(bare, "-c", f"import sys, ncuflow.verbs.{verb}; print(len(sys.modules))")
+    done = python("-c", f"import sys, ncuflow.verbs.{verb}; print(len(sys.modules))", **bare)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 650
 
 
 @pytest.mark.parametrize("verb", ["show", "view", "explain", "step"])
 def test_a_trace_without_numpy_is_one_line(bare: dict[str, str], verb: str) -> None:
-    done = run(bare, "-m", "ncuflow", verb, str(ROOT / "tests/data/engine/nsys-node.sqlite.xz"))
+    done = python("-m", "ncuflow", verb, ROOT / "tests/data/engine/nsys-node.sqlite.xz", **bare)
     assert done.returncode == 1 and done.stdout == ""
-    assert re.fullmatch(
-        r"error: the package numpy is missing: pip install '?numpy\S*\n", done.stderr
-    )
+    said = r"error: the package numpy is missing: pip install '?numpy\S*\n"
+    assert re.fullmatch(said, done.stderr)
 
 
 def test_a_missing_package_is_installed_with_its_own_extra_alone(monkeypatch):
@@ -65,11 +58,10 @@ def test_a_missing_package_is_installed_with_its_own_extra_alone(monkeypatch):
 
 
 def test_what_needs_the_pipeline_says_how_to_install_it(bare: dict[str, str]) -> None:
-    done = run(bare, "-m", "ncuflow", "compare", *["recordings/h200/0.6.18/versions"] * 2)
+    done = python("-m", "ncuflow", "compare", *["recordings/h200/0.6.18/versions"] * 2, **bare)
     assert done.returncode == 1
-    assert re.fullmatch(
-        r"error: the package pyarrow is missing: pip install .*pyarrow.*\n", done.stderr
-    )
+    said = r"error: the package pyarrow is missing: pip install .*pyarrow.*\n"
+    assert re.fullmatch(said, done.stderr)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +84,7 @@ def test_a_verb_reads_without_any_extra_and_loads_what_it_needs_when_it_runs(
         (tmp_path / "numpy.py").unlink()
     ran = f"import sys, ncuflow.verbs.{words[0]}; from ncuflow import cli; own = len(sys.modules)"
     ran += f"; cli.dispatch({given}); print(own, *sys.modules, file=sys.stderr)"
-    done = run(bare, "-c", ran)
+    done = python("-c", ran, **bare)
     assert done.returncode == 0 and (done.stdout or "wrote" in done.stderr), done.stderr
     own, *loaded = done.stderr.splitlines()[-1].split()
     assert int(own) < 650 and {"ncuflow.cli", "pydantic"} <= {*loaded}
@@ -101,7 +93,7 @@ def test_a_verb_reads_without_any_extra_and_loads_what_it_needs_when_it_runs(
 
 def test_an_older_python_is_told_in_one_line(bare: dict[str, str]) -> None:
     code = "import runpy, sys; sys.version_info = (3, 10, 13); runpy.run_module('ncuflow')"
-    done = run(bare, "-c", code)
+    done = python("-c", code, **bare)
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr == "error: ncuflow needs Python 3.11 or newer, and this is 3.10\n"
     for name in ("__init__.py", "__main__.py"):  # what such a Python reads until then
@@ -117,8 +109,7 @@ def test_a_look_at_what_is_to_do_imports_none_of_the_tables_and_figures(tmp_path
         "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
         "runpy.run_module('snakemake', run_name='__main__')"
     )
-    how = {"capture_output": True, "text": True, "cwd": tmp_path, "check": False}
-    done = subprocess.run([sys.executable, "-c", code], **how)
+    done = python("-c", code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     loaded = done.stderr.splitlines()[-1].split()
     assert "ncuflow.flow.jobs" in loaded
@@ -127,8 +118,6 @@ def test_a_look_at_what_is_to_do_imports_none_of_the_tables_and_figures(tmp_path
 
 def test_a_shell_completes_where_only_the_core_is_installed(bare: dict[str, str]) -> None:
     """Of a verb that lacks a package its name."""
-    done = run(bare, "-m", "ncuflow", "--completion", "bash")
+    done = python("-m", "ncuflow", "--completion", "bash", **bare)
     assert done.returncode == 0, done.stderr
-    assert (
-        "--kernel" in done.stdout and "predict" in done.stdout and "--measured" not in done.stdout
-    )
+    assert {"--kernel", "predict"} <= {*done.stdout.split()} and "--measured" not in done.stdout
