@@ -78,6 +78,13 @@ def test_causes_of_a_planted_slow_down_add_up_to_it(planted):
         assert sum(p.delta_us for p in cause.parts) == pytest.approx(cause.delta_us, rel=1e-3)
 
 
+def test_what_is_left_within_the_noise_of_the_base_is_said_to_be_so(planted):
+    point = timed(us(planted[0]), us(planted[1]) + 0.1 * us(planted[0]))
+    point.timing.noise.high = 0.2
+    why.note(point, ALL, planted, (None, None))
+    assert point.remainder == "no more than runs of one side differ by"
+
+
 def test_a_record_of_counters_has_no_value_that_was_not_counted(planted):
     base, change = ([dict(kernel) for kernel in side] for side in planted)
     base[0]["metrics"] = {**base[0]["metrics"], "dram_bytes_read": None}
