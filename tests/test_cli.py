@@ -18,7 +18,7 @@ import pytest
 from command import ncuflow, ran
 from conftest import ROOT, run_python, some
 
-from ncuflow import __version__
+from ncuflow import __version__, cli
 from ncuflow.cli import (
     COMMANDS,
     PARTS,
@@ -32,7 +32,7 @@ from ncuflow.cli import (
 )
 from ncuflow.format import Sheet, in_column, in_one_unit
 from ncuflow.gpu.nvml import NoGpuError
-from ncuflow.io import replacing, status_line
+from ncuflow.io import CommandError, replacing, status_line
 from ncuflow.verbs import run as workflow
 
 pytestmark = pytest.mark.usefixtures("read_once")
@@ -192,23 +192,25 @@ def ended(command: str, stdout: Any = subprocess.PIPE) -> tuple[int, str]:
     return run_python(code, stdout)
 
 
-def test_a_command_ends_with_the_status_that_its_error_has() -> None:
-    error = "__import__('ncuflow.io').io.CommandError('no', 5)"
-    assert ended(f"(_ for _ in ()).throw({error})") == (5, "error: no\n")
+def fails(error: Exception) -> NoReturn:
+    raise error
 
 
 @pytest.mark.parametrize(
-    ("command", "message"),
+    ("command", "status", "message"),
     [
-        ("open('none/at/all')", "none/at/all: No such file or directory"),
-        ("os.rename('parsers', 'README.md')", "README.md: Not a directory"),
-        ("os.read(-1, 1)", "Bad file descriptor"),
-        ("open('none/at\\nall\\x1b[31m')", "none/at all?[31m: No such file or directory"),
-        ("(_ for _ in ()).throw(OSError('a library that does not load'))", "a library that does not load"),
+        (lambda: fails(CommandError("no", 5)), 5, "no"),
+        (lambda: Path("none/at/all").read_bytes(), 2, "none/at/all: No such file or directory"),
+        (lambda: Path("parsers").rename("README.md"), 2, "README.md: Not a directory"),
+        (lambda: os.read(-1, 1), 2, "Bad file descriptor"),
+        (lambda: Path("none/at\nall\x1b[31m").read_bytes(), 2, "none/at all?[31m: No such file or directory"),
+        (lambda: fails(OSError("a library that does not load")), 2, "a library that does not load"),
     ],
 )  # fmt: skip
-def test_what_the_system_refuses_is_one_line(command: str, message: str) -> None:
-    assert ended(command) == (2, f"error: {message}\n")
+def test_what_is_refused_is_one_line(command, status, message, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert cli.ended(command) == status
+    assert capsys.readouterr().err == f"error: {message}\n"
 
 
 def test_a_full_disk_is_one_line_and_a_closed_pipe_is_quiet() -> None:
