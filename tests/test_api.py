@@ -142,10 +142,6 @@ def test_what_the_command_line_has_a_notebook_has_with_its_signature(tmp_path) -
     page = ncuflow.view(DEEP)
     assert page.save(tmp_path / "x.html").read_text(encoding="utf-8") == page.html
     assert "<script" not in page._repr_html_() and "srcdoc" in page._repr_html_()
-    step = ncuflow.step(ENGINE, known={"hidden": 4096})
-    advice = ncuflow.advise(ROOT / "recordings/h200/0.7.2/decode", "decode")
-    assert advice.shapes and {shape.target for shape in advice.shapes} == {"decode"}
-    assert step.groups
 
 
 def test_a_notebook_shows_the_text_of_the_command(report, capsys) -> None:

@@ -18,7 +18,7 @@ from ncuflow.compare.reports import compare, match, table
 from ncuflow.io import BadInput
 from ncuflow.parsers import ncu
 
-REPORTS = sorted((ROOT / "recordings/h200/0.7.2/default").glob("decode/b*/sweep.ncu-rep.xz"))
+REPORTS = sorted((ROOT / "recordings/h200/0.7.2/default").glob("merge_state/b*/sweep.ncu-rep.xz"))
 
 
 def launch(name: str, nvtx: str | None = None, grid: str = "1,1,1", ns: float = 1e4) -> dict:
