@@ -210,34 +210,29 @@ def test_the_path_of_a_recording_has_no_wildcards(recording: Path) -> None:
         evidence.recorded(odd)
 
 
+DEEP = {"decode": {"deep": []}}
+
+
 @pytest.mark.parametrize(
-    ("name", "target", "batch", "named"),
+    ("name", "targets", "named"),
     [
-        ("x$(touch PWNED)", "decode", "deep", r"name 'x\$\(touch PWNED\)' does not match"),
-        ("..", "decode", "deep", r"name '\.\.' does"),
-        (".", "decode", "deep", r"name '\.' does"),
-        ("", "decode", "deep", "name '' does"),
-        ("x\n", "decode", "deep", r"name 'x\\n' does"),
-        ("x", "../decode", "deep", "target '../decode' does"),
-        ("x", "decode;id", "deep", "target 'decode;id' does"),
-        ("x", "decode", "b1a2b3c4$(id)", r"batch 'b1a2b3c4\$\(id\)' does"),
-        ("x", "decode", "b0", "batch 'b0' does"),
+        ("x$(touch PWNED)", DEEP, r"name 'x\$\(touch PWNED\)' does not match"),
+        ("..", DEEP, r"name '\.\.' does"),
+        (".", DEEP, r"name '\.' does"),
+        ("", DEEP, "name '' does"),
+        ("x\n", DEEP, r"name 'x\\n' does"),
+        ("x", {"../decode": {"deep": []}}, "target '../decode' does"),
+        ("x", {"decode;id": {"deep": []}}, "target 'decode;id' does"),
+        ("x", {"decode": {"b1a2b3c4$(id)": []}}, r"batch 'b1a2b3c4\$\(id\)' does"),
+        ("x", {"decode": {"b0": []}}, "batch 'b0' does"),
+        *((name, targets, "") for name, targets in ((5, {}), ("x", []), ("x", {"decode": ["deep"]}))),
+        ("x", {"decode": None}, ""),
     ],
-)
-def test_a_recording_with_odd_names_is_none(
-    tmp_path: Path, name: str, target: str, batch: str, named: str
-) -> None:
-    with pytest.raises(ValueError, match=rf"manifest\.json: not a manifest \(.*{named}") as caught:
-        evidence.recorded(manifest(tmp_path, name, {target: {batch: []}}))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "targets"), [(5, {}), ("x", []), ("x", {"decode": ["deep"]}), ("x", {"decode": None})]
-)
-def test_a_manifest_of_other_types_is_none(tmp_path: Path, name: object, targets: object) -> None:
-    with pytest.raises(ValueError, match=r"manifest\.json: not a manifest"):
+)  # fmt: skip
+def test_a_recording_with_odd_names_or_of_other_types_is_none(tmp_path, name, targets, named):
+    with pytest.raises(ValueError, match=rf"manifest\.json: not a manifest .*{named}") as caught:
         evidence.recorded(manifest(tmp_path, name, targets))
+    assert "\n" not in str(caught.value)
 
 
 def test_names_that_runs_and_people_give_are_fine(tmp_path: Path) -> None:

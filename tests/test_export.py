@@ -1,11 +1,10 @@
-"""Results in other tools' formats, each against its schema or its own reader, and what single points must hold."""
+"""Results in other tools' formats, as these ask for them, and what single points must hold."""
 
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import junitparser
 import pytest
 from results_data import completed, entry
@@ -15,50 +14,6 @@ from ncuflow.export import check
 from ncuflow.export import formats as export
 from ncuflow.io import BadInput, CommandError
 from ncuflow.model import Results
-
-NUMBER = {"type": "number"}
-# https://bencher.dev/docs/reference/bencher-metric-format/
-METRIC = {
-    "type": "object",
-    "required": ["value"],
-    "properties": {"value": NUMBER, "lower_value": NUMBER, "upper_value": NUMBER},
-    "additionalProperties": False,
-}
-MEASURES = {"type": "object", "minProperties": 1, "additionalProperties": METRIC}
-BENCHER = {"type": "object", "additionalProperties": MEASURES}
-# https://github.com/benchmark-action/github-action-benchmark#examples, customSmallerIsBetter
-BENCHMARK_ACTION = {
-    "type": "array",
-    "items": {
-        "type": "object",
-        "required": ["name", "unit", "value"],
-        "properties": {"name": {"type": "string"}, "unit": {"type": "string"}, "value": NUMBER,
-                       "range": {"type": "string"}, "extra": {"type": "string"}},
-        "additionalProperties": False,
-    },
-}  # fmt: skip
-# "Trace Event Format", complete (X) and metadata (M) events
-TRACE = {
-    "type": "object",
-    "required": ["traceEvents"],
-    "properties": {
-        "displayTimeUnit": {"enum": ["ms", "ns"]},
-        "traceEvents": {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "type": "object",
-                "required": ["name", "ph", "pid", "tid"],
-                "properties": {"name": {"type": "string"}, "pid": {"type": "integer"}, "tid": {"type": "integer"}},
-                "oneOf": [
-                    {"properties": {"ph": {"const": "X"}, "ts": NUMBER, "dur": {**NUMBER, "minimum": 0}},
-                     "required": ["ts", "dur"]},
-                    {"properties": {"ph": {"const": "M"}, "args": {"required": ["name"]}}, "required": ["args"]},
-                ],
-            },
-        },
-    },
-}  # fmt: skip
 
 
 def point(name: str, status: str = "ok", share: float | None = 0.5, **more: Any) -> dict[str, Any]:
@@ -98,17 +53,16 @@ def gate(folder: Path, text: str) -> Path:
 
 def test_bencher_metrics(results: Path) -> None:
     found = json.loads(exported("bencher", results))
-    jsonschema.validate(found, BENCHER)
     latency = {"value": 20000.0, "lower_value": 19000.0, "upper_value": 21000.0}  # in ns
-    assert found["rope/a"] == {"latency": latency, "gbs": {"value": 1600.0}}
-    assert list(found) == ["rope/a", "rope/b"]  # of a wrong result there is no time
+    entry = {"latency": latency, "gbs": {"value": 1600.0}}
+    assert found == {"rope/a": entry, "rope/b": entry}  # of a wrong result there is no time
 
 
 def test_benchmark_action(results: Path) -> None:
     found = json.loads(exported("benchmark-action", results))
-    jsonschema.validate(found, BENCHMARK_ACTION)
-    told = [(e["name"], e["value"], e["unit"]) for e in found]
-    assert told == [("rope/a", 20.0, "us"), ("rope/b", 20.0, "us")]
+    entry = {"unit": "us", "value": 20.0, "range": "19 to 21"}
+    entry["extra"] = "NVIDIA H200, DRAM 72 %, otherwise latency-bound"
+    assert found == [{"name": name, **entry} for name in ("rope/a", "rope/b")]
 
 
 def test_a_case_of_junit_per_gated_point(results: Path) -> None:
@@ -144,10 +98,12 @@ def test_the_timeline_as_chrome_trace(finished: Any, tmp_path: Path) -> None:
     out = tmp_path / "trace.json"
     dispatch(["export", "trace", "--tables", str(tables), "--out", str(out)])
     found = json.loads(out.read_text())
-    jsonschema.validate(found, TRACE)
+    events = {phase: [e for e in found["traceEvents"] if e["ph"] == phase] for phase in "XM"}
+    assert sum(map(len, events.values())) == len(found["traceEvents"]) and all(events.values())
+    assert all(e["dur"] >= 0 and e["ts"] >= 0 and e["name"] for e in events["X"])
+    assert all(e["args"]["name"] and {"name", "pid", "tid"} <= e.keys() for e in events["M"])
     rows = export.read_table(tables / "timeline.parquet")
-    spans = [event for event in found["traceEvents"] if event["ph"] == "X"]
-    kernels = [event for event in spans if event["cat"] == "kernel"]
+    kernels = [event for event in events["X"] if event["cat"] == "kernel"]
     assert len(kernels) == sum(row["kind"] == "kernel" for row in rows) > 0
     first = next(row for row in rows if row["kind"] == "kernel")
     assert kernels[0]["ts"] == first["start_ns"] / 1e3
