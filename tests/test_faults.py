@@ -402,21 +402,21 @@ def test_a_hanging_ncu_is_ended_and_the_points_it_did_not_reach_are_named(few):
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 400 kB."""
+    """A file system of 100 kB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "ncuflow-test", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=100k", "ncuflow-test", str(folder)]
     if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("may not mount here")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_leaves_no_half_table(project: Pipeline, small_disk: Path, finished: Finished):
-    settings = ("decode", "--config", "source=recorded")
+def test_a_full_disk_leaves_no_half_table(project: Pipeline, small_disk: Path, small: Finished):
+    settings = ("merge_state", "--config", "source=recorded")
     done = project.run(*settings, f"outputs={small_disk / 'outputs'}", check=False)
     assert done.returncode != 0
-    assert "failed: read reports decode: " in done.stderr and "do: make room" in done.stderr
+    assert "failed: read reports merge_state: " in done.stderr and "do: make room" in done.stderr
     left = [path for path in small_disk.rglob("*") if path.is_file() and path.suffix != ".log"]
     assert not left
     subprocess.run(["mount", "-o", "remount,size=40m", str(small_disk)], check=True)
@@ -424,7 +424,7 @@ def test_a_full_disk_leaves_no_half_table(project: Pipeline, small_disk: Path, f
     tables = sorted((small_disk / "outputs").rglob("*.csv"))
     assert tables
     for path in tables:
-        whole = finished.folder / "outputs" / path.relative_to(small_disk / "outputs")
+        whole = small.folder / "outputs" / path.relative_to(small_disk / "outputs")
         assert path.read_bytes() == whole.read_bytes()
 
 
