@@ -130,11 +130,6 @@ def test_a_file_of_any_name_is_read(tmp_path) -> None:
     assert len(found.kernels) == len(found.launches) > 0 and len(found.stalls) > 0
 
 
-def test_what_is_no_report_is_named() -> None:
-    with pytest.raises(BadInput, match="no such file"):
-        ncuflow.read("none.ncu-rep")
-
-
 def test_what_the_command_line_has_a_notebook_has_with_its_signature(tmp_path) -> None:
     for name in ("compare", "explain", "step", "view"):
         assert inspect.signature(getattr(ncuflow, name)) == inspect.signature(getattr(api, name))

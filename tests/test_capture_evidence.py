@@ -189,6 +189,10 @@ def linked(path: Path) -> None:
         (lambda r: manifest(r, "x", {"decode": {"b00000000": ["p"]}}, provenance=origin(r)), "lists no file"),
         (lambda r: edit(r / "manifest.json", "environment.json", "../../etc/passwd"), "no path in"),
         (lambda r: edit(r / "manifest.json", "environment.json", "/etc/passwd"), "no path inside"),
+        *(
+            (lambda r, name=name: edit(r / "manifest.json", "environment.json", name), "no path inside")
+            for name in ("decode/../../x", "decode//x", r"de\ncode")
+        ),
         (lambda r: edit(r / "manifest.json", '"bytes"', '"size"'), "bytes: Field required"),
         (lambda r: (r / "manifest.json").write_text("[" * 100_000), "nested too deep"),
         (lambda r: (r / "manifest.json").write_text("[]"), "not a manifest"),

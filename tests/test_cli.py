@@ -158,6 +158,10 @@ USAGE = [
     ("targets --sweep default", "it needs --gpu"),
     ("targets --gpu A100 --sweep ''", "there is no sweep ''; there are: "),
     ("mcp --root nowhere", "nowhere: no such folder"),
+    *((words, "--help` says what it takes") for words in (
+        "compare", "compare a", "check a b", "compare a b --alpha 2", "check c --threshold nan", "check c --threshold inf",
+        "compare a b --floor inf", "export junit --results a --out b --threshold inf",
+    )),
 ]  # fmt: skip
 
 

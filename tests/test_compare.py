@@ -405,25 +405,6 @@ def test_bad_sides_are_one_line_and_status_2(tmp_path: Path) -> None:
         load(empty)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("compare",),
-        ("compare", "a"),
-        ("check", "a", "b"),
-        ("compare", "a", "b", "--alpha", "2"),
-        ("check", "c", "--threshold", "nan"),
-        ("check", "c", "--threshold", "inf"),
-        ("compare", "a", "b", "--floor", "inf"),
-        ("export", "junit", "--results", "a", "--out", "b", "--threshold", "inf"),
-    ],
-)
-def test_a_command_that_asks_for_nothing_clear_is_refused(arguments: tuple[str, ...]) -> None:
-    done = ncuflow(*arguments)
-    assert done.returncode == 2 and done.stderr.endswith("--help` says what it takes\n")
-    assert len(done.stderr.splitlines()) == 2
-
-
 def test_load_reads_what_results_hold_and_a_comparison_is_read_back_as_it_was_written(
     tmp_path: Path,
 ) -> None:
