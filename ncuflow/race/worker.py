@@ -34,7 +34,7 @@ from ncuflow.target.launch import Inputs, Launch, NotHereError, Params, Tensor
 
 SEEDS = (0, 1)  # a result that was kept from the first call is wrong in the second
 LAUNCHES = 10  # of a burst of a point
-TURNS = 9  # of a round of calls in one process, each after one that counts not
+TURNS = 20  # of a round of calls in one process, each after one that counts not
 CALLS, PLANS = 30, 10  # of the host, of which the last two thirds count: the first find cold caches
 # nvcc: file(line): error: …; the host's compiler: file:line:column: error: …
 _ERROR = re.compile(
