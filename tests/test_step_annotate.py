@@ -34,6 +34,7 @@ def push(text):
     return len(depth) - 1 if tool else -2
 def pop(): depth.pop()
 capturing, aside = set(), False  # threads; whether they launch to other streams
+everywhere = False  # whether a profiler records all threads, of which none says that it does
 class CUDAGraph:
     def capture_begin(self): capturing.add(get_ident()); print("capture")
     def capture_end(self): capturing.remove(get_ident()); print("captured")
@@ -48,7 +49,7 @@ def _run_on_profiler_start(): global profiling; profiling = True
 def _run_on_profiler_stop(): global profiling; profiling = False
 profiler = N(_run_on_profiler_start=_run_on_profiler_start, _run_on_profiler_stop=_run_on_profiler_stop)
 autograd = N(
-    _profiler_enabled=lambda: profiling, profiler=profiler,
+    _profiler_enabled=lambda: profiling and not everywhere, profiler=profiler,
     _record_function_with_args_enter=lambda text: print("record", text), _record_function_with_args_exit=lambda record: None,
 )
 def record(wanted): profiler._run_on_profiler_start() if wanted else profiler._run_on_profiler_stop()
@@ -320,6 +321,14 @@ CASES = {  # what an engine does, and the ranges that it has of it
         graph.replay()
         second.replay()
         """, ["replay of a; a rmsnorm(variant=rmsnorm", "replay of ab; a rmsnorm(variant=gemma"]),
+    "a profiler records all threads": ("""
+        torch.everywhere = True
+        torch.record(True)
+        thread = threading.Thread(target=rmsnorm, args=[x, None])
+        thread.start(), thread.join()
+        torch.record(False)
+        rmsnorm(x, None)
+        """, ["rmsnorm"]),
     "a call calls another": ("""
         torch.record(True)
         flashinfer.norm.gemma_rmsnorm(T([8, 4096]), x)

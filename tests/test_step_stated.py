@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-from conftest import some
+from conftest import ROOT, some
 from engine_trace import DECODE as DECODES
 from engine_trace import GEMM, LAYERS, MadeTrace, decode_step, layers
 from engine_trace import NORM as NORMS
 
+from ncuflow.parsers import torch_trace
 from ncuflow.parsers.timeline import KERNEL, Launched
 from ncuflow.step import trace as steps
 from ncuflow.step.record import KernelOfStep, StepAnswer
-from ncuflow.step.shapes import UNEQUAL, nodes, of_range
+from ncuflow.step.shapes import UNEQUAL, Ranges, nodes, of_range
+
+# Annotated calls on an H200 (torch 2.11, FlashInfer 0.7.2.post1), torch's profiler, cut to what is read.
+RECORDED = ROOT / "tests/data/annotate"
 
 # As the hook writes it: a norm, a product, an append, attention and an activation a layer, then a draw.
 NORM = "rmsnorm(variant=fused_add_rmsnorm, rows=32, hidden=4096, dtype=f16)"
@@ -206,3 +211,41 @@ def test_a_call_of_experts_is_held_against_the_roof_as_a_whole(tmp_path: Path) -
     assert first.roof.percent[1] == pytest.approx(high / 1000e-6 / 3.35e12 * 100, rel=0.2)
     (other,) = [row for row in group.kernels if row.time_us < 100 and row.family == "GEMM"]
     assert other.shape is None or not other.shape.candidates
+
+
+def test_a_call_of_experts_has_one_roof_and_a_draw_in_two_calls_two_shapes() -> None:
+    (group,) = steps.step(RECORDED / "experts.json.xz").groups
+    told = {row.name: row for row in group.kernels}
+    first = told["fusedBuildExpertMapsSortFirstTokenKernel"]
+    assert first.shape.target == "moe" and first.roof is not None
+    assert {
+        (one["tokens"], one["experts"], one["intermediate"]) for one in first.shape.candidates
+    } == {(64, 8, 2048)}
+    rest = [
+        told[name].shape.refusal
+        for name in ("device_kernel", "doActivationKernel", "finalizeMoeRoutingKernel")
+    ]
+    assert all("finishes" in why for why in rest)
+    names = ("RadixTopKRenormProbKernel_MultiCTA", "TopPSamplingFromProbKernel")
+    assert [told[name].shape.candidates[0]["variant"] for name in names] == [
+        "top_k_renorm",
+        "top_p",
+    ]
+
+
+def test_a_graph_has_no_call_of_a_thread_that_did_not_capture_it() -> None:
+    (group,) = steps.step(RECORDED / "capture.json.xz").groups
+    (row,) = group.kernels
+    assert row.launches == 6 and row.shape.source == "the capture of its graph"
+    assert [one["rows"] for one in row.shape.candidates] == [8]
+
+
+def test_launches_of_two_threads_at_once_keep_their_shapes_apart() -> None:
+    """The profiler recorded the ranges of one; the other launched while they were open."""
+    timeline = torch_trace.read(RECORDED / "threads.json.xz")
+    rows, ranges = timeline.rows, timeline.ranges.arrays()
+    within = (ranges["start"] <= rows["call"][:, None]) & (rows["call"][:, None] <= ranges["end"])
+    mine = np.isin(rows["thread"], ranges["thread"])
+    stated = [text.partition(",")[0] for text, _ in Ranges(timeline).of(np.arange(len(mine)))]
+    assert {*mine.tolist()} == {True, False} and within[~mine].any()
+    assert stated == ["decode(batch=4" if own else "" for own in mine]

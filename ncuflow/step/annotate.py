@@ -143,6 +143,8 @@ class Annotations:
 
         tool = Tool.of(torch)
         self.profilers = int(tool.profiling())
+        # One that records all threads is told by none of them.
+        tool = tool._replace(profiling=lambda: self.profilers > 0)
         self._follow(torch.cuda.CUDAGraph, tool)
         self._watch(torch.autograd.profiler)
         return tool
