@@ -24,17 +24,24 @@ from ncuflow.experiments.recorded import advise
 from ncuflow.expression import evaluate, holds
 from ncuflow.findings import jit, stored
 from ncuflow.findings.choices import divided, effects, every_tried, tried_elsewhere, with_a_change
-from ncuflow.findings.join import is_torchs
+from ncuflow.findings.join import WAITED, is_torchs
 from ncuflow.findings.opportunities import UNTRIED, MeasuredOpportunity, found, graph, scopes
 from ncuflow.findings.waits import stall_tree
 from ncuflow.format import MISSING, percent
 from ncuflow.gpu.table import device
 from ncuflow.io import read_json
-from ncuflow.model import Kernel, Results
+from ncuflow.model import Kernel, Point, Results
 from ncuflow.pages.markdown import figures, guide, guide_kernels
 from ncuflow.pages.markdown.pages import conclusion, report_context, to_try
 from ncuflow.pages.markdown.rendering import environment
-from ncuflow.pages.section import _opportunity, brought, opportunity_rows, target_section
+from ncuflow.pages.section import (
+    _opportunity,
+    brought,
+    opportunity_rows,
+    roof,
+    target_section,
+)
+from ncuflow.pages.series import best
 from ncuflow.target.contract import Choice, known
 from scripts import tried as tried_script
 
@@ -817,9 +824,9 @@ def test_a_row_is_held_against_the_roof_that_it_is_nearest_to(recorded: Recorded
         ("mla_decode", "B32_L2048_H16_P64_bf16_fa2", "DRAM", 0.35),
     ):
         section = target_section(recorded(ENGINES, target))
-        (row,) = [one for one in section["shown"] if one["label"] == point]
-        assert section["two_roofs"] and row["roof"]["name"] == name
-        assert row["roof"]["share"] == pytest.approx(share, abs=0.005)
+        row = section["roofs"][f"{target}/{point}"]
+        assert section["two_roofs"] and row["name"] == name
+        assert row["share"] == pytest.approx(share, abs=0.005)
     assert not target_section(recorded("h200/0.7.2/default", "decode"))["two_roofs"]
 
 
@@ -827,3 +834,72 @@ def test_tinygemm_is_advised_for_narrow_weights_alone(recorded: Recorded) -> Non
     few = "a kernel for few rows"
     (one,) = [r for r in rows(ENGINES, "gemm", recorded) if r.opportunity.what == few]
     assert {p.split("_N")[1].split("_")[0] for p in one.points} == {"256"}
+
+
+def _points(recorded: Recorded, target: str, of: str = ENGINES) -> list[Point]:
+    return [p for p in recorded(of, target)["points"] if p["status"] == "ok"]
+
+
+@pytest.mark.parametrize(
+    ("target", "of"), [("gemm", ENGINES), ("moe", ENGINES), ("allreduce", "h200/0.7.2/ranks")]
+)
+def test_a_headline_is_of_a_call_of_flashinfers_whatever_a_rival_reaches(
+    target: str, of: str, recorded: Recorded
+) -> None:
+    """torch.mm and NCCL led two of these."""
+    points = _points(recorded, target, of)
+    assert any("rival" in point["info"] for point in points)
+    top = best(points, "gbs")
+    assert top and "rival" not in top["info"] and WAITED not in top["problems"]
+
+
+def test_a_time_with_gaps_of_the_host_has_no_share_of_a_roof(recorded: Recorded) -> None:
+    rows_ = {p["point"]: p for p in _points(recorded, "moe")}
+    roofs = target_section(recorded(ENGINES, "moe"))["roofs"]
+    waited = {name for name, point in rows_.items() if WAITED in point["problems"]}
+    assert all((roofs[name]["share"] is None) == (name in waited) for name in rows_)
+    row = next(iter(rows_.values()))["measurement"] | {"problems": WAITED}
+    assert roof(row, "gbs")["waited"] and roof(row, "gbs")["share"] is None
+
+
+def test_a_product_of_8_bits_is_held_against_products_though_none_was_measured(
+    recorded: Recorded,
+) -> None:
+    """A product at three quarters of the tensor cores' peak was called 26 % of DRAM."""
+    roofs = target_section(recorded(ENGINES, "gemm"))["roofs"]
+    many, few = (roofs[f"gemm/mm_fp8_cublas_M{m}_N28672_K4096_fp8"] for m in (8192, 1))
+    assert (many["name"], few["name"]) == ("fp8 products, by the datasheet", "DRAM")
+    assert 0.7 < many["share"] < 0.85
+
+
+def test_a_change_that_was_measured_is_none_that_is_not_known(recorded: Recorded) -> None:
+    """Weights of 8 bits: half the time by a pair, and "not known" above it."""
+    results = recorded(ENGINES, "moe")
+    section = target_section(results)
+    assert "weights of 8 bits" not in section["undecided"]
+    told = {row["what"]: row for row in section["opportunities"]}
+    assert told["weights of 8 bits"]["group"] == told["tuned tactics"]["group"] == "won"
+
+
+def test_losses_of_unlike_size_are_told_apart_by_what_they_depend_on(recorded: Recorded) -> None:
+    """Eight query tokens: five times the time at 128 heads, 1.6 times at 16, of which a median of both was told."""
+    (choice,) = [c for c in known()["mla_decode"].compared if (c.base, c.other) == (1, 8)]
+    parts = divided(effects(choice, recorded(ENGINES, "mla_decode")))
+    assert [part.where for part in parts] == ["heads == 128", "heads == 16"]
+    large, small = ([e.change for e in part.effects] for part in parts)
+    assert min(large) > 4 and max(small) < 1
+    (fa3,) = [c for c in known()["mla_decode"].compared if (c.base, c.other) == ("fa2", "fa3")]
+    assert len(divided(effects(fa3, recorded(ENGINES, "mla_decode")))) == 1
+
+
+def test_a_draw_after_a_softmax_reads_what_l2_still_has(recorded: Recorded) -> None:
+    results = recorded(ENGINES, "sampling")
+    (choice,) = [c for c in known()["sampling"].compared if c.after]
+    by_id = {p["point"]: p["measurement"] for p in results["points"]}
+    found = effects(choice, results)
+    assert len(found) == 3
+    for one in found:
+        softmax = by_id[one.base_point.replace("from_probs", "softmax")]
+        draw = by_id[one.base_point]
+        assert one.base == pytest.approx(softmax["time_cold_us"] + draw["time_hot_us"])
+        assert one.base < softmax["time_cold_us"] + draw["time_cold_us"]

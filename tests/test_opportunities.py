@@ -216,7 +216,7 @@ def test_what_is_not_known_meets_no_condition() -> None:
     unknown = Scope({"side": "a", "busiest_pct": 41.7}, frozenset({"waves"}))
     for where in ("waves >= 0", "waves < 0", "not waves >= 0"):
         assert not found(of(point("a", 4.0)), target(declared(where=where)))
-    assert worded(declared(shown="{busiest_pct}, {waves}"), unknown) == "42 %, –"
+    assert worded(declared(shown="{busiest_pct}; {waves} waves"), unknown) == "42 %"
 
 
 def test_a_condition_over_what_is_missing_is_neither_met_nor_unmet() -> None:
@@ -349,7 +349,7 @@ ADVISED = [
     ("h200/0.7.2/kernels", "activation", "GELU by tanh", ("won", None, -0.14)),
     ("h200/0.7.2/kernels", "rmsnorm", "LayerNorm's weights by vector loads", (None, (0.6, 0.8), None)),
     # held against softmax and draw together, 71.4 and 43.9 µs
-    ("h200/0.7.2/kernels", "sampling", "sampling from logits", ("won", (0.8, 0.9), -0.57)),
+    ("h200/0.7.2/kernels", "sampling", "sampling from logits", ("won", (0.8, 0.9), -0.54)),
     # only the pages of the window: 2.15 GB are read where it needs 270 MB
     ("h200/0.7.2/kernels", "decode", "only the pages of the window", (None, (0.874, 0.876), None)),
     # on tensor cores plan() splits nothing, as there are blocks enough: the longest request's run alone

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol, TypeVar
@@ -31,6 +32,9 @@ from ncuflow.target.contract import Choice, known, traits
 Fixed = tuple[tuple[str, Any], ...]
 Samples = tuple[float, ...]
 ALPHA = 0.01
+FURTHER = math.log(
+    1.5
+)  # between the times of pairs that all gain, or all lose: from there on what tells them apart is told
 APART = 0.05  # by how much pairs with a change differ from those within noise, to be told apart
 # Pairs of a side from which a bound of a parameter is told; of fewer only the values themselves are.
 FEWEST_RULED = 3
@@ -45,6 +49,10 @@ SAMPLES = {
 # Of a launch among many: what the host takes, or the GPU, whichever is longer. By metric, the GPU's time: with its inputs in
 # L2, as what another kernel has just written is, or in DRAM, as each layer's KV cache is.
 STEPS = {"step_us": "hot_us", "step_cold_us": "cold_us"}
+
+
+# What a launch takes whose input the launch before it has just written, of one that is timed with its input in DRAM.
+WRITTEN_BEFORE = {"time_cold_us": "time_hot_us"}
 
 
 class Compared(Protocol):
@@ -210,17 +218,20 @@ def _apart(
     fixed: Fixed,
     before: Sequence[Point] = (),
 ) -> Untested | None:
-    """One metric of two points that were timed apart; None where either lacks it. before: points that the base needs too."""
-    a, b = base["measurement"].get(metric), other["measurement"].get(metric)
+    """One metric of two points that were timed apart; None where either lacks it. before: points that the base needs too, and
+    reads what they wrote."""
+    own = WRITTEN_BEFORE.get(metric, metric) if before else metric
+    own = own if base["measurement"].get(own) else metric
+    a, b = base["measurement"].get(own), other["measurement"].get(metric)
     more = [point["measurement"].get(metric) for point in before]
     if not a or b is None or None in more:
         return None
-    key = SAMPLES.get(metric)
     spent = math.fsum(time or 0.0 for time in more)
     a += spent
     floor = _floor(metric, (base["measurement"], other["measurement"]), floors)
     one = Effect(metric, base["point"], other["point"], fixed, a, b, b / a - 1, floor=floor)
-    return one, (tuple(time + spent for time in _samples(base, key)), _samples(other, key))
+    ours, theirs = _samples(base, SAMPLES.get(own)), _samples(other, SAMPLES.get(metric))
+    return one, (tuple(time + spent for time in ours), theirs)
 
 
 def _in_turns(pair: Turns, metric: str, others: Iterable[Turns], fixed: Fixed) -> Untested | None:
@@ -345,6 +356,8 @@ def divided(found: Sequence[Effect]) -> list[Subgroup]:
         least, most = (([abs(effect.change) for effect in side]) for side in sides)
         if least and most and min(least) < max(most) + APART:
             return [Subgroup("", tuple(found))]
+        if not most and len(changed) >= FEWEST_RULED:
+            sides = _far_apart(changed)
     some, others = ([effect.facts for effect in side] for side in sides)
     apart = separating(some, others) if some and others else []
     if len(found) < FEWEST_RULED and len(apart) > 1:
@@ -362,6 +375,18 @@ def divided(found: Sequence[Effect]) -> list[Subgroup]:
         where = _among(of, {effect.facts.get(of) for effect in between})
         parts.append(Subgroup(where, tuple(between)))
     return parts
+
+
+def _far_apart(found: Sequence[Effect]) -> tuple[list[Effect], list[Effect]]:
+    """Pairs on either side of the widest gap between their changes, as factors, the larger changes first; all on one side where
+    none is wide."""
+    ordered = sorted(found, key=lambda effect: -abs(math.log1p(effect.change)))
+    factors = [abs(math.log1p(effect.change)) for effect in ordered]
+    gaps = [first - second for first, second in pairwise(factors)]
+    if not gaps or max(gaps) < FURTHER:
+        return ordered, []
+    place = gaps.index(max(gaps)) + 1
+    return ordered[:place], ordered[place:]
 
 
 def separating(

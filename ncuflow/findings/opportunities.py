@@ -39,6 +39,7 @@ from ncuflow.parsers.registry import METRICS
 from ncuflow.target.contract import Choice, Opportunity, Target, known
 
 WON, UNTRIED, LOST = GROUPS = ("won", "untried", "lost")
+UNCOUNTED = "what it rests on was not counted"
 LEAST = 0.01  # of the time: what can bring less is no opportunity to try
 
 
@@ -218,8 +219,9 @@ def graph(results: Results) -> GraphLaunch:
 
 
 def worded(one: Opportunity, scope: Scope) -> str:
-    """What the evidence shows, each value in its unit, a dash where there is none."""
-    return str(expression.filled_in(one.shown, scope, shown=_in_its_unit))
+    """What the evidence shows, each value in its unit; of the parts between semicolons those whose values are all known."""
+    said = str(expression.filled_in(one.shown, scope, shown=_in_its_unit)).split("; ")
+    return "; ".join(part for part in said if fmt.MISSING not in part.split()) or UNCOUNTED
 
 
 def _in_its_unit(name: str, value: Any) -> str:

@@ -135,8 +135,7 @@ def target_section(results: Results, index: Any = None) -> Context:
     named = {kernel["point"] for kernel in results["deep"]} | {top["point"] if top else None}
     shown = [_point_context(p) for p in spread(good, MOST_ROWS, named)]
     for one in shown:
-        rate, name = roof(one["m"], axis.rate)
-        one["roof"] = {"share": one["m"][f"{rate}_fraction_measured"], "rate": rate, "name": name}
+        one["roof"] = roof(one["m"], axis.rate)
     floors = [
         p["measurement"]["time_floor_us"] for p in good if p["measurement"].get("time_floor_us")
     ]
@@ -160,6 +159,7 @@ def target_section(results: Results, index: Any = None) -> Context:
         "not_good": [p for p in points if p["status"] != "ok"],
         "incomplete": _by_problem(good),
         "shown": shown,
+        "roofs": {p["point"]: roof(p["measurement"], axis.rate) for p in good},
         "two_roofs": any(one["roof"]["rate"] != axis.rate for one in shown),
         "best": top and _point_context(top) | {"apart": apart(top, target, base, varying(good))},
         "passed": top and ceilings.passed(results["ceilings"], top["measurement"], axis.rate),
@@ -262,13 +262,27 @@ def _graph(results: Results, waiting: Collection[str]) -> Context | None:
     }
 
 
-def roof(row: Measurement, rate: str) -> tuple[str, str]:
-    """(rate, name) of the roof that a point is nearest to, DRAM or products of its type; of ``rate`` where one is not known."""
-    shares = {one: row.get(f"{one}_fraction_measured") for one in ("gbs", "tflops")}
-    if None not in shares.values():
-        rate = max(shares, key=lambda one: shares[one] or 0)
+def roof(row: Measurement, rate: str) -> Context:
+    """{rate, share of 1, name, waited} of the roof that a point is nearest to, DRAM or products; of ``rate`` where one
+    is not known. Products of a type that were not measured here have the datasheet's roof. waited: the GPU waited for the host
+    in that time, whose share is None."""
+    measured, sheet = (
+        {one: row.get(f"{one}_fraction_{of}") for one in ("gbs", "tflops")}
+        for of in ("measured", "datasheet")
+    )
+    by_sheet = measured["tflops"] is None and (sheet["tflops"] or 0) > (
+        measured["gbs"] or sheet["gbs"] or 0
+    )
+    if by_sheet:
+        rate = "tflops"
+    elif None not in measured.values():
+        rate = max(measured, key=lambda one: measured[one] or 0)
     kind = row.get("dtype") if row.get("flop_type") in (None, "fp32") else row["flop_type"]
-    return rate, f"{kind} products" if rate == "tflops" else "DRAM"
+    name = f"{kind} products" if rate == "tflops" else "DRAM"
+    waited = WAITED in (row.get("problems") or "")
+    share = sheet["tflops"] if by_sheet else measured[rate]
+    name += ", by the datasheet" * by_sheet
+    return {"rate": rate, "share": None if waited else share, "name": name, "waited": waited}
 
 
 def _own_l2(point: Point) -> float | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import mode
 from typing import Any
 
-from ncuflow.findings.join import led_by_torch
+from ncuflow.findings.join import WAITED, led_by_torch
 from ncuflow.format import plain
 from ncuflow.model import Kernel, Point, Results
 
@@ -116,11 +116,16 @@ def _all_lines(points: list[Point], axis: Axis) -> list[Line]:
 
 
 def best(points: list[Point], rate: str) -> Point | None:
-    """The point of the highest rate, of those whose main kernel is FlashInfer's and of those that have a share of a ceiling, if
-    there are any: a rate above what streams is that of what L2 kept. Of rates of bytes that of those whose bytes passed DRAM,
-    if there are any. None where none has a rate."""
-    rated = [p for p in points if p["measurement"][rate] is not None]
-    own = [p for p in rated if not led_by_torch(p["kernels"])] or rated
+    """The point of the highest rate, of FlashInfer's calls whose main kernel is its own and of those that have a share of a
+    ceiling, if there are any: a rate above what streams is that of what L2 kept. Of rates of bytes that of those whose bytes
+    passed DRAM, if there are any. None where none has a rate."""
+    rated = [
+        p
+        for p in points
+        if p["measurement"][rate] is not None and WAITED not in p.get("problems", ())
+    ]
+    calls = [p for p in rated if "rival" not in p.get("info", {})] or rated
+    own = [p for p in calls if not led_by_torch(p["kernels"])] or calls
     held = [p for p in own if p["measurement"].get(f"{rate}_fraction_measured") is not None] or own
     moved = [p for p in held if (p["measurement"].get("bytes_beyond_dram_pct") or 0) < PAST_DRAM]
     of = moved if rate == "gbs" and moved else held

@@ -46,7 +46,7 @@ class Choice:
     where: which points take part, an expression over their parameters; ignoring: parameters that may differ as
     well, because they mean nothing on one side; metrics: measurement columns compared; names: of
     the two values, where they do not say it themselves; after: a value whose launch the base needs before
-    its own: both are its time; given: what fixes the parameter, "model" or "traffic",
+    its own: both are its time, its own with what that one wrote in L2; given: what fixes the parameter, "model" or "traffic",
     where no caller is free to choose it; of_kernels: its values stand for kernels and for nothing else, so that two points
     which launch the same ones alike differ by noise; alone: what must hold of a base, over its parameters and columns, for the
     choice to be the pair's only cause: where it is known not to, the pair tells of another one too, and is left out.
