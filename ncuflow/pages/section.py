@@ -2,7 +2,7 @@
 that it is made of, read from the files of a run when a page first asks for them."""
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -74,14 +74,18 @@ class Findings:
             self._read[name] = stored.results(self.folder / f"{name}_results.json", struck=False)
         return self._read[name]
 
+    @cache  # noqa: B019 - as long as its results, which the process ends with
+    def impossible(self, name: str) -> list[sanity.ImpossibleNumber]:
+        """The numbers of a target that cannot be true."""
+        return sanity.check(self.results(name))
+
     def target(self, name: str) -> Results:
         """One target's results, without those of the others.
 
         Raises Impossible for a number that cannot be true; without ``strict`` that number is struck
         through instead, and ``struck`` says why.
         """
-        results = self.results(name)
-        violations = sanity.check(results)
+        results, violations = self.results(name), self.impossible(name)
         if violations and self.strict:
             raise Impossible(f"{name}_results.json", violations)
         self.struck += map(str, violations)

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from io import StringIO
 from math import ceil, floor, log10
 from pathlib import Path
@@ -18,7 +18,6 @@ from matplotlib.scale import LogScale
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ncuflow.evidence.provenance import one_line
-from ncuflow.findings import sanity
 from ncuflow.findings.ceilings import flat_roofs, roofless
 from ncuflow.findings.join import is_merge, main_kernel
 from ncuflow.format import plain
@@ -354,17 +353,13 @@ def draw(results: Results, folder: Path) -> None:
     save(sweep(results), folder / f"{target}-sweep.svg", provenance)
 
 
-def _possible(results: Results) -> list[Point]:
-    """The points without a number that cannot be true: their target's own page stops, this figure does not."""
-    impossible = {violation.point for violation in sanity.check(results)}
-    return [point for point in results["points"] if point["point"] not in impossible]
-
-
-def draw_all(found: Sequence[Results], folder: Path, overview: bool) -> None:
-    """The figures of each of the results, or with ``overview`` one roofline of them all."""
+def draw_all(found: Sequence[Results], folder: Path, impossible: Collection[str] | None) -> None:
+    """The figures of each of the results; with ``impossible`` one roofline of them all, without these points, of which a number
+    cannot be true: their target's own page stops, this figure does not."""
     with mpl.rc_context(STYLE):
-        if overview:
-            possible = [one | {"points": _possible(one)} for one in found]
+        if impossible is not None:
+            points = [[p for p in one["points"] if p["point"] not in impossible] for one in found]
+            possible = [one | {"points": own} for one, own in zip(found, points, strict=True)]
             figure = roofline(possible, levels=False)
             save(figure, folder / "roofline.svg", found[0]["provenance"])
             return

@@ -256,9 +256,9 @@ def command(
             draw_all,  # with matplotlib, which most pages do without
         )
 
-        names = [target] if target else targets or findings.targets
-        drawn = [findings.results(name) for name in names if name != "jit"]
-        draw_all(drawn, figures, overview=target is None)
+        names = [n for n in ([target] if target else targets or findings.targets) if n != "jit"]
+        impossible = {one.point for n in names for one in findings.impossible(n)}
+        draw_all([*map(findings.results, names)], figures, None if target else impossible)
     if usage and target:
         write_text(usage / f"{target}.py", guide.example(target))
     for page, content in texts.items():
