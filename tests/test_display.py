@@ -68,6 +68,12 @@ class Run:
         return self.out.getvalue().splitlines()
 
 
+def begun(ahead: dict[int, float], out: io.StringIO | None = None) -> Run:
+    run = Run(ahead, out)
+    run.tell(event="workflow_started")
+    return run
+
+
 def test_a_step_has_one_line_with_the_time_that_the_rest_may_take(tmp_path: Path) -> None:
     run = Run({1: 10.0, 2: 10.0, 3: 10.0})
     run.tell("Using profile")
@@ -83,8 +89,7 @@ def test_a_step_has_one_line_with_the_time_that_the_rest_may_take(tmp_path: Path
 def test_from_ten_seconds_on_the_end_is_told_also_while_a_long_step_runs(tmp_path: Path) -> None:
     expected = {1: 10.0, 2: 60.0, 3: 10.0}
     ends = []
-    run = Run(dict(expected))
-    run.tell(event="workflow_started")
+    run = begun(dict(expected))
     for number, seconds in expected.items():
         run.start(number, "tables", tmp_path / "log")
         for _ in range(int(seconds)):
@@ -114,8 +119,7 @@ def test_what_waits_for_a_gpu_has_done_nothing_yet(tmp_path: Path) -> None:
 
 def test_of_a_long_run_the_end_that_was_expected_outweighs_its_first_seconds(tmp_path):
     """In these the jobs that plan it run, which count as nothing."""
-    run = Run({1: 300.0})
-    run.tell(event="workflow_started")
+    run = begun({1: 300.0})
     run.now += 5.0
     run.start(1, "tables", tmp_path / "log")
     run.now += 5.0
@@ -123,18 +127,16 @@ def test_of_a_long_run_the_end_that_was_expected_outweighs_its_first_seconds(tmp
 
 
 def test_what_is_long_says_that_it_begins_where_nothing_is_rewritten(tmp_path: Path) -> None:
-    run = Run({1: 13.0})
-    run.tell(event="workflow_started")
+    run = begun({1: 13.0})
     run.start(1, "build", tmp_path / "log")
     run.start(2, "profile", tmp_path / "log", target="rope", batch="b1")
     assert run.lines == ["[ 1/1] build modules begins"]
 
 
 def test_a_terminal_shows_what_the_running_step_is_at_in_one_line(tmp_path: Path) -> None:
-    run = Run({1: 13.0}, Terminal())
+    run = begun({1: 13.0}, Terminal())
     log = tmp_path / "log"
     log.write_text("rope sweep: point 2 of 4, 7 k\n")
-    run.tell(event="workflow_started")
     run.start(1, "profile", log, target="rope", batch="b1")
     run.display.ended = True  # of the clock that repaints
     (line,) = run.out.getvalue().split("\r\x1b[K")[1:]
@@ -168,8 +170,7 @@ def test_a_failure_ends_the_run_with_cause_log_and_what_to_do(tmp_path: Path) ->
 
 
 def test_a_step_without_a_log_has_said_itself_why_it_failed() -> None:
-    run = Run({1: 1.0})
-    run.tell(event="workflow_started")
+    run = begun({1: 1.0})
     what = {"jobid": 1, "rule_name": "compare_gate", "wildcards": {}, "output": [], "log": []}
     run.tell("Error in rule", logging.ERROR, "job_error", **what)
     run.display.end()
@@ -188,8 +189,7 @@ def test_a_second_try_is_told_and_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_names_no_failure(tmp_path: Path) -> None:
-    run = Run({1: 13.0})
-    run.tell(event="workflow_started")
+    run = begun({1: 13.0})
     run.start(1, "build", tmp_path / "none")
     run.tell("Terminating processes on user request, this might take some time.")
     run.fail(1, "build", tmp_path / "none")
@@ -198,8 +198,7 @@ def test_an_interrupted_run_names_no_failure(tmp_path: Path) -> None:
 
 
 def test_warnings_of_snakemake_are_passed_on_during_a_run() -> None:
-    run = Run({})
-    run.tell(event="workflow_started")
+    run = begun({})
     run.tell("a file vanished", logging.WARNING)
     run.tell("Select jobs to execute...")
     assert run.others.said == ["a file vanished"] and run.lines == []
@@ -258,11 +257,10 @@ def test_a_log_that_is_not_there_or_empty_gives_no_cause(tmp_path: Path) -> None
 
 
 def test_the_end_says_how_much_of_the_measuring_somebody_had_the_gpu(tmp_path, monkeypatch):
-    run = Run({1: 40.0})
+    run = begun({1: 40.0})
     wall = [1000.0]
     monkeypatch.setattr(display.time, "time", lambda: wall[0])
     run.display.gpu_use = tmp_path / "gpu-use.jsonl"
-    run.tell(event="workflow_started")
     run.start(1, "build", tmp_path / "log")
     wall[0] = 1100.0
     run.finish(1, 100)
