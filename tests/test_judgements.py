@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import ROOT, Recorded, some
+from conftest import ROOT, Recorded, some, some_by_default
 
 from ncuflow.claims import files
 from ncuflow.claims.audit import judge
@@ -412,16 +412,17 @@ def test_a_bar_of_the_merge_kernel_says_so(recorded: Recorded) -> None:
         assert bool(figures._of_merge(point)) == merged, point["point"]
 
 
-@EVERY
-def test_a_rule_that_asks_for_a_default_is_no_rule(recording: str, target: str) -> None:
+@pytest.mark.parametrize("shipped", some_by_default(SHIPPED, 3), ids="-".join)
+def test_a_rule_that_asks_for_a_default_is_no_rule(shipped):
     """Whoever sets nothing follows it."""
+    recording, target = shipped
     advice = advise(ROOT / "recordings" / recording, [target], (), "time_cold_us", 0.02)
     fastest = [rule for rule in advice.rules if rule.rule.endswith("is among the fastest")]
     asked = {shape.shape for shape in advice.shapes if shape.advised != shape.shape}
     assert [rule.rule for rule in fastest if not asked & {*rule.holds}] == []
 
 
-def test_the_default_is_timed_where_a_point_asks_for_what_it_is(recorded: Recorded) -> None:
+def test_the_default_is_timed_where_a_point_asks_for_what_it_is():
     """On compute capability 9.0 the backend "auto" is fa3: a point of fa3 is that call."""
     advice = advise(ROOT / "recordings/h200/0.7.2/kernels", ["prefill"], (), "time_cold_us", 0.02)
     fa3 = [s for s in advice.shapes if any("_fa3_" in c.point and c.time_us for c in s.choices)]
