@@ -70,9 +70,16 @@ CONTRAST = (ROOT / "tests/data/contrast.js").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name,view", ALL)
-def test_every_text_stands_out_in_both_modes(browser, made, name, view):
+def test_every_text_stands_out_and_is_neither_markup_nor_a_tiny_number(browser, made, name, view):
     shown = browser.open(made[name], view)
     shown.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true })")
+    said = shown.evaluate("""() => {
+      const copy = document.querySelector("main").cloneNode(true);
+      copy.querySelectorAll("code, pre").forEach((one) => one.remove());
+      return copy.textContent;
+    }""")
+    assert "`" not in said
+    assert re.findall(r"[+−-]\d[\d.]*e-\d+ (?:points|µs)", said.replace("\u00a0", " ")) == []
     for scheme in ("light", "dark"):
         shown.emulate_media(color_scheme=scheme)
         shown.wait_for_timeout(50)
@@ -140,21 +147,6 @@ def test_what_an_address_asks_for_in_vain_is_said(browser, made, name):
 def test_an_unknown_column_of_the_points_is_said(browser, made):
     shown = browser.open(made["report"], "#/points?by=colour&sort=-size&cols=time_cold_us,weight")
     assert "no column weight, colour, size" in shown.locator("output.count").inner_text()
-
-
-@pytest.mark.parametrize("name,view", ALL)
-def test_no_markup_and_no_tiny_number_is_read_as_text(browser, made, name, view):
-    shown = browser.open(made[name], view)
-    shown.evaluate(
-        "document.querySelectorAll('details, .claims summary').forEach((one) => { one.open = true })"
-    )
-    said = shown.evaluate("""() => {
-      const copy = document.querySelector("main").cloneNode(true);
-      copy.querySelectorAll("code, pre").forEach((one) => one.remove());
-      return copy.textContent;
-    }""")
-    assert "`" not in said
-    assert re.findall(r"[+−-]\d[\d.]*e-\d+ (?:points|µs)", said.replace("\u00a0", " ")) == []
 
 
 def test_the_timeline_is_searched_and_widened(browser, made):
