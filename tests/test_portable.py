@@ -1,10 +1,9 @@
 """What reads reports works on a system without POSIX: no module of it is imported, and no function of it called."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command import ncuflow, python
 from conftest import ROOT, some_by_default
 
 RECORDED = ROOT / "recordings/h200/0.7.2/default"
@@ -52,11 +51,8 @@ RUN = f"{HIDES}\nfrom ncuflow.cli import main\nmain(sys.argv[1:])\n"
     ids=lambda words: words[0],
 )
 def test_a_verb_that_reads_needs_no_posix(words: tuple[str, ...], tmp_path: Path) -> None:
-    command = [sys.executable, "-c", RUN, *words]
-    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    how = {"cwd": tmp_path, "capture_output": True, "text": True, "env": env, "check": False}
-    found = subprocess.run(command, **how)
-    plain = subprocess.run([sys.executable, "-m", "ncuflow", *words], **how)
+    found = python("-c", RUN, *words, cwd=tmp_path, PYTHONPATH=str(ROOT), HOME=str(tmp_path))
+    plain = ncuflow(*words, cwd=tmp_path)
     assert (found.returncode, found.stdout) == (plain.returncode, plain.stdout), found.stderr
     assert found.stderr == plain.stderr
     assert found.stdout or (tmp_path / "page.html").stat().st_size > 100_000
@@ -66,4 +62,5 @@ def test_the_package_and_its_entries_import_without_posix() -> None:
     code = (
         f"{HIDES}\nimport ncuflow, ncuflow.api, ncuflow.cli, ncuflow.gpu.lock, ncuflow.run.builds"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
