@@ -82,6 +82,17 @@ def test_it_says_what_the_record_has() -> None:
         assert " ".join(words.split()) in said, words
 
 
+def test_it_has_one_minus_sign() -> None:
+    faster = trial_data.trial()
+    timing = faster.points[0].timing
+    timing.change.estimate, timing.change.low, timing.change.high = -0.1, -0.12, -0.08
+    view = page.TrialView(faster, 1)
+    assert page.adds(-10.0) == "−10 µs"
+    assert any(text.startswith("−") for _, text in view.axis.ticks)
+    text = page.rendered([faster])
+    assert "−10.0 % (−12.0 to −8.0)" in text and "between −12.0 % and −8.0 %" in text
+
+
 def test_what_is_not_known_is_a_dash_and_no_zero() -> None:
     said = Parsed(page.rendered([trial_data.trial()])).said
     assert "shared memory a block, bytes – –" in said

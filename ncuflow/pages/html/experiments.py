@@ -74,7 +74,8 @@ def _rendered(trials: Sequence[Trial], most: int, said: Sequence[str]) -> str:
         number=number,
         percent=percent,
         place=file_and_line,
-        spelled=measure.with_interval,
+        spelled=lambda found: _minus(measure.with_interval(found)),
+        relative=relative,
         adds=adds,
     )
 
@@ -84,11 +85,16 @@ def _mean(trial: Trial) -> str | None:
     return None if found is None else relative(found - 1)
 
 
+def _minus(text: str) -> str:
+    """Text of a number with the minus sign that pages have."""
+    return text.replace("-", "−")
+
+
 def adds(us: float) -> str:
     """A part of a difference in time with its sign; below what a clock tells it is nothing."""
     if abs(us) < CLOCK_US:
         return "0 µs"
-    return f"{'+' if us > 0 else '-'}{micro(abs(us))}"
+    return f"{'+' if us > 0 else '−'}{micro(abs(us))}"
 
 
 class Row(NamedTuple):
@@ -116,7 +122,7 @@ class Axis(NamedTuple):
         step = next(s for s in STEPS if (self.end - self.start) / s <= MOST_TICKS)
         first, last = math.ceil(self.start / step), math.floor(self.end / step)
         return [
-            (self.at(n * step), f"{100 * n * step:+.3g} %" if n else "0")
+            (self.at(n * step), _minus(f"{100 * n * step:+.3g} %") if n else "0")
             for n in range(first, last + 1)
         ]
 
@@ -222,7 +228,7 @@ class TrialView:
     def opcodes(self, kernel: KernelTrial) -> list[tuple[str, str]]:
         """Opcodes and by how many their number differs, the largest difference first."""
         most = sorted(kernel.opcodes.items(), key=lambda found: (-abs(found[1]), found[0]))
-        return [(opcode, f"{count:+d}") for opcode, count in most]
+        return [(opcode, _minus(f"{count:+d}")) for opcode, count in most]
 
 
 class PointView:
