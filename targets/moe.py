@@ -493,7 +493,15 @@ TARGET = Target(
         sources=("fused_moe/cutlass_backend/cutlass_fused_moe_instantiation.cu",),
     ),
     compared=(
-        Choice("moe_torch", "CUTLASS, or grouped products of torch", "backend", "cutlass", TORCH),
+        Choice(  # by each side's best: torch has no tactics to choose
+            "moe_torch",
+            "CUTLASS, tuned, or grouped products of torch",
+            "backend",
+            "cutlass",
+            TORCH,
+            where="tactics == 'tuned' or backend == 'torch'",
+            ignoring=("tactics",),
+        ),
         Choice("moe_mono", "CUTLASS, or one kernel for all", "backend", "cutlass", "mono"),
         Choice("moe_cute", "CUTLASS, or the CuTe DSL's", "backend", "cutlass", "cute-dsl"),
         Choice("moe_tactics", "Default tactics, or tuned", "tactics", "default", "tuned"),

@@ -422,7 +422,7 @@ def test_a_roof_is_called_what_it_is(measured):
 
 def test_what_a_recording_says_of_itself_stands_under_its_origin(measured):
     head = measured("moe", "h200/0.7.2/engines").split("**In short:**")[0]
-    assert "\n>\n> Of CUTLASS's MoE module 16 of its 72 kernels for bf16 were compiled" in head
+    assert "\n>\n> MoE: of CUTLASS's module 16 of the 72 kernels for bf16 were compiled" in head
     assert "\n>\n>" not in measured("rope").split("**In short:**")[0]
 
 

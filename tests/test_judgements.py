@@ -801,27 +801,41 @@ def test_halving_the_bytes_of_weights_saves_no_more_than_half(recorded: Recorded
     """The pair with the default tactic of 16 bits, of which only a part was compiled, said −93 %."""
     (one,) = effects(_choice("moe_fp8"), recorded(ENGINES, "moe"))
     assert one.base_point.endswith("bf16_even_tuned") and one.other_point.endswith("fp8_even")
-    assert one.change == pytest.approx(364.1 / 685.9 - 1)
+    assert -0.5 < one.change < -0.4
+
+
+def test_torch_is_held_against_tuned_tactics(recorded: Recorded) -> None:
+    """Against the default ones, of a part of the module, torch took a quarter of the time."""
+    found = effects(_choice("moe_torch"), recorded(ENGINES, "moe"))
+    assert len(found) == 5 and all("_tuned" in one.base_point for one in found)
+    assert all(0.15 < one.change < 0.75 for one in found)
+
+
+def _waiting(results: Results) -> Results:
+    """The results as they were when torch's calls waited for the GPU: with gaps in their times."""
+    gaps = copy.deepcopy(results)
+    for point in gaps["points"]:
+        if "/torch_" in point["point"]:
+            point["problems"] = [WAITED]
+            point["measurement"]["problems"] = WAITED
+    return gaps
 
 
 def test_times_with_gaps_of_the_host_are_compared_with_nothing(recorded: Recorded) -> None:
-    results = recorded(ENGINES, "moe")
-    assert not effects(_choice("moe_torch"), results)
+    whole = recorded(ENGINES, "moe")
+    results = _waiting(whole)
+    assert effects(_choice("moe_torch"), whole) and not effects(_choice("moe_torch"), results)
     section = target_section(results)
-    assert [one["label"] for one in section["waiting"]] == ["cutlass_T1_E256k8_H2048_I512_fp8_even"]
+    assert not any("torch_" in one["label"] for one in section["waiting"])
     ((why, points),) = section["incomplete"]
-    assert why.startswith("not compared: ") and len(points) == 7
+    assert why.startswith("not compared: ") and points
     assert all("/torch_" in point for point in points)
-    whole = copy.deepcopy(results)
-    for point in whole["points"]:
-        point["problems"] = []
-    assert len(effects(_choice("moe_torch"), whole)) == 2
 
 
 def test_a_row_is_held_against_the_roof_that_it_is_nearest_to(recorded: Recorded) -> None:
     for target, point, name, share in (
-        ("gemm", "mm_torch_M1024_N28672_K4096_bf16", "bf16 products", 0.994),
-        ("gemm", "mm_torch_M16_N28672_K4096_bf16", "DRAM", 0.88),
+        ("gemm", "mm_torch_M1024_N28672_K4096_bf16", "bf16 products", 0.98),
+        ("gemm", "mm_torch_M16_N28672_K4096_bf16", "DRAM", 0.934),
         ("mla_decode", "B32_L2048_H16_P64_bf16_fa2", "DRAM", 0.35),
     ):
         section = target_section(recorded(ENGINES, target))
@@ -851,16 +865,16 @@ def test_a_headline_is_of_a_call_of_flashinfers_whatever_a_rival_reaches(
     points = _points(recorded, target, of)
     assert any("rival" in point["info"] for point in points)
     top = best(points, "gbs")
-    assert top and "rival" not in top["info"] and WAITED not in top["problems"]
+    assert top and "rival" not in top["info"]
 
 
 def test_a_time_with_gaps_of_the_host_has_no_share_of_a_roof(recorded: Recorded) -> None:
-    rows_ = {p["point"]: p for p in _points(recorded, "moe")}
-    roofs = target_section(recorded(ENGINES, "moe"))["roofs"]
-    waited = {name for name, point in rows_.items() if WAITED in point["problems"]}
-    assert all((roofs[name]["share"] is None) == (name in waited) for name in rows_)
-    row = next(iter(rows_.values()))["measurement"] | {"problems": WAITED}
-    assert roof(row, "gbs")["waited"] and roof(row, "gbs")["share"] is None
+    section = target_section(_waiting(recorded(ENGINES, "moe")))
+    shares = {name: one["share"] for name, one in section["roofs"].items()}
+    assert all((share is None) == ("/torch_" in name) for name, share in shares.items())
+    assert "torch" not in section["best"]["label"]
+    text = str(macros().points_table(section))
+    assert "| – | the GPU waited for the host |" in text and "limited by" not in text
 
 
 def test_a_product_of_8_bits_is_held_against_products_though_none_was_measured(

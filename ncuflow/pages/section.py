@@ -270,23 +270,21 @@ def roof(row: Measurement, rate: str) -> Context:
     """{rate, share of 1, name, waited} of the roof that a point is nearest to, DRAM or products; of ``rate`` where one
     is not known. Products of a type that were not measured here have the datasheet's roof. waited: the GPU waited for the host
     in that time, whose share is None."""
-    measured, sheet = (
-        {one: row.get(f"{one}_fraction_{of}") for one in ("gbs", "tflops")}
-        for of in ("measured", "datasheet")
-    )
-    by_sheet = measured["tflops"] is None and (sheet["tflops"] or 0) > (
-        measured["gbs"] or sheet["gbs"] or 0
-    )
+    shares = {one: row.get(f"{one}_fraction_measured") for one in ("gbs", "tflops")}
+    products = row.get("flop_type") not in (None, "fp32")
+    by_sheet = shares["tflops"] is None and products and shares["gbs"] is not None
     if by_sheet:
-        rate = "tflops"
-    elif None not in measured.values():
-        rate = max(measured, key=lambda one: measured[one] or 0)
-    kind = row.get("dtype") if row.get("flop_type") in (None, "fp32") else row["flop_type"]
-    name = f"{kind} products" if rate == "tflops" else "DRAM"
+        shares["tflops"] = row.get("tflops_fraction_datasheet")
+    if None not in shares.values():
+        rate = max(shares, key=lambda one: shares[one] or 0)
+    name = (
+        f"{row['flop_type'] if products else row.get('dtype')} products"
+        if rate == "tflops"
+        else "DRAM"
+    )
     waited = WAITED in (row.get("problems") or "")
-    share = sheet["tflops"] if by_sheet else measured[rate]
-    name += ", by the datasheet" * by_sheet
-    return {"rate": rate, "share": None if waited else share, "name": name, "waited": waited}
+    name += ", by the datasheet" * (by_sheet and rate == "tflops")
+    return {"rate": rate, "share": None if waited else shares[rate], "name": name, "waited": waited}
 
 
 def _own_l2(point: Point) -> float | None:
