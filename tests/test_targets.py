@@ -1021,3 +1021,27 @@ def test_inputs_depend_on_point_and_seed_alone_and_a_sample_has_the_first_row_an
     rows = inputs.rows(1000, 8).tolist()
     assert rows == sorted(set(rows)) and len(rows) <= 8
     assert rows[0] == 0 and rows[-1] == 999
+
+
+@pytest.mark.parametrize(
+    ("target", "refused"),
+    [
+        ("prefill", {"lengths": "lognormal", "batch": 8}),
+        ("prefill", {"cached": 2048}),
+        ("prefill", {"layout": "paged"}),
+        ("prefill", {"dtype": "fp8"}),
+        ("prefill", {"soft_cap": 30}),
+        ("rmsnorm", {"pdl": "off"}),
+        ("rmsnorm", {"variant": "layernorm", "dtype": "bf16"}),
+    ],
+)
+def test_torch_stands_beside_what_it_computes_alike_and_nothing_else(
+    target: str, refused: dict[str, Any]
+) -> None:
+    made, hopper = known()[target], {"compute_capability": "9.0", "memory_bytes": 80 << 30}
+    own = {"layout": "ragged", "backend": "torch"} if target == "prefill" else {"norm": "torch"}
+    assert made.skip(made.completed({**own, "dtype": "bf16"}), hopper) is None
+    assert made.skip(made.completed({**own, **refused}), hopper)
+    choice = next(c for c in made.compared if c.other == "torch")
+    base = made.completed({**own, "dtype": "bf16", choice.parameter: choice.base})
+    assert choice.pairs([base, made.completed({**own, "dtype": "bf16"})]) == [(0, 1)]
