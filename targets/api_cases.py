@@ -331,14 +331,20 @@ def _diffusion(name: str, gated: bool, shifted: bool) -> None:
         gate, scale, shift = _bf16(inputs, 1, p["tokens"], 6 * DIT).chunk(6, dim=2)[:3]
         gamma, beta = (_f32(inputs, DIT) for _ in range(2))
         by = (scale, shift) if shifted else (gamma, beta)
-        run = partial(call, x, residual, gate, *by) if gated else partial(call, x, *by, residual=residual)  # fmt: skip
+        # optional by its signature, but the kernel reads each without a look whether it is there
+        named = [*(["gate"] if gated else []), *(["scale", "shift"] if shifted else [])]
+        bias = {f"{one}_bias": _f32(inputs, DIT) for one in named}
+        given = partial(call, x, residual, gate) if gated else partial(call, x, residual=residual)
+        run = partial(given, *by, **bias)
 
         def expected() -> list[Tensor]:
-            total = residual.float() + x.float() * (gate.float() if gated else 1.0)
-            first = 1 + scale.float() if shifted else gamma
-            return [total, _layernorm(total) * first + (shift.float() if shifted else beta)]
+            total = residual.float() + x.float() * (gate.float() + bias["gate_bias"] if gated else 1.0)  # fmt: skip
+            if not shifted:
+                return [total, _layernorm(total) * gamma + beta]
+            normed = _layernorm(total) * (1 + scale.float() + bias["scale_bias"])
+            return [total, normed + shift.float() + bias["shift_bias"]]
 
-        used = [x, residual, *by, *([gate] if gated else [])]
+        used = [x, residual, *by, *bias.values(), *([gate] if gated else [])]
         return Given(run, expected, used)
 
 
