@@ -38,7 +38,6 @@ from ncuflow.pages.section import (
     _opportunity,
     brought,
     opportunity_rows,
-    roof,
     target_section,
 )
 from ncuflow.pages.series import best
