@@ -188,13 +188,11 @@ def prepare(p: Params, seed: int = 0) -> Launch:
 def _torch(p: Params, q: Tensor, k: Tensor, v: Tensor) -> Launch:
     """What torch takes for attention, of [batch, heads, tokens, head_dim] by strides; it allocates the output."""
     import torch
-    from torch.nn.functional import scaled_dot_product_attention
 
+    attend = torch.nn.functional.scaled_dot_product_attention
     given = [x.unflatten(0, (p["batch"], -1)).transpose(1, 2) for x in (q, k, v)]
     grouped = p["qo_heads"] != p["kv_heads"]
-    run, product = returning(
-        partial(scaled_dot_product_attention, *given, is_causal=p["causal"], enable_gqa=grouped)
-    )
+    run, product = returning(partial(attend, *given, is_causal=p["causal"], enable_gqa=grouped))
     chosen = _checked(p, q.device)
 
     def keys_values(sequence: int) -> tuple[Tensor, ...]:
