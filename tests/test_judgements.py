@@ -40,7 +40,7 @@ from ncuflow.pages.section import (
     opportunity_rows,
     target_section,
 )
-from ncuflow.pages.series import best
+from ncuflow.pages.series import axis_of, best, sent, usual
 from ncuflow.target.contract import Choice, known
 from scripts import tried as tried_script
 
@@ -917,3 +917,85 @@ def test_a_draw_after_a_softmax_reads_what_l2_still_has(recorded: Recorded) -> N
         draw = by_id[one.base_point]
         assert one.base == pytest.approx(softmax["time_cold_us"] + draw["time_hot_us"])
         assert one.base < softmax["time_cold_us"] + draw["time_cold_us"]
+
+
+RANKS = "h200/0.7.2/ranks"
+
+
+def _peak(section: dict[str, Any], **context: Any) -> str:
+    made: Any = environment().get_template("_macros.j2").make_module({"provenance": {}, **context})
+    return str(made.peak(section, alone=True))
+
+
+def test_what_links_limit_is_ranked_drawn_and_told_by_what_is_sent(recorded: Recorded) -> None:
+    """The point with most bytes of memory over its time sent 219 GB/s, another 269."""
+    results, points = recorded(RANKS, "allreduce"), _points(recorded, "allreduce", RANKS)
+    section = target_section(results)
+    rates = {p["point"]: (sent(p) or {})["gbs"] for p in points}
+    own = [rates[p["point"]] for p in points if "rival" not in p["info"]]
+    assert section["best"]["sent"]["gbs"] == max(own) == pytest.approx(269.3, abs=0.1)
+    assert _peak(section).endswith("71 % of a copy between two GPUs, norm included")
+    (axes,) = figures.sweep(results).axes
+    assert axes.get_ylabel() == "GB/s (sent by each rank / cold event time)"
+    lines: list[Any] = list(axes.lines)
+    assert max(y for line in lines for y in line.get_ydata()) == max(own)
+
+
+def test_the_most_of_products_is_told_by_type(recorded: Recorded) -> None:
+    """8 bits had no ceiling, and 804 TFLOPS were more than any product."""
+    section = target_section(recorded(ENGINES, "gemm"))
+    said = _peak(section)
+    assert said.startswith("fp8: 1 517 TFLOPS (`mm_fp8_cublas_M8192") and "; bf16: 804" in said
+    assert said.endswith("more than cuBLAS of 8192^3 (794)")
+    assert section["passed"] == "bf16 matrix product"
+    assert target_section(recorded("h200/0.7.2/default", "prefill"))["faster"] is None
+
+
+def test_beside_products_the_ceiling_is_named_for_what_it_is(recorded: Recorded) -> None:
+    section = target_section(recorded(ENGINES, "mla_decode"))
+    assert _peak(section, beside=["gemm"]).endswith("72 % of cuBLAS of 8192^3 in bf16")
+    assert _peak(section).endswith("72 % of the fastest bf16 matrix product measured here")
+
+
+def _guide_page(recorded: Recorded, of: str, *targets: str) -> str:
+    sections = {name: target_section(recorded(of, name)) for name in targets}
+    kernels = {n: guide.kernel(known()[n], recorded(of, n), s) for n, s in sections.items()}
+    rows = [row for kernel in kernels.values() if (row := guide.performance(kernel))]
+    told = {"performance": rows, "sizes": [], "stalls": [], "generators": []}
+    frame = '{% from "_macros.j2" import reads_roofline, reads_sweep with context %}'
+    frame += '{% from "guide/_section.md.j2" import missing, short, rate, fraction, change, versus, where with context %}'
+    page = environment().from_string(frame + '{% include "guide/reference.md.j2" %}')
+    return page.render(K=kernels, guide=told, targets=sections, provenance={})
+
+
+def test_expected_performance_is_flashinfers_and_of_the_nearest_roof(recorded: Recorded) -> None:
+    """The rows were torch's and NCCL's, and a product of 8 bits had no share."""
+    page = _guide_page(recorded, ENGINES, "gemm", "moe")
+    assert "backend torch" not in page and "backend cutlass, tactics default) | tokens" in page
+    assert "1: 3.98 TFLOPS, 46 % of DRAM" in page and "4 096: 158 GB/s, 20 % of bf16 prod" in page
+    ranks = _guide_page(recorded, RANKS, "allreduce")
+    assert "(variant oneshot, ranks 4, hidden 8192)" in ranks and "any kernel of which" not in ranks
+
+
+def test_what_is_itself_the_ceiling_is_counted_in_the_conclusion(recorded: Recorded) -> None:
+    sections = {t: target_section(recorded(ENGINES, t)) for t in ("gemm", "moe", "mla_decode")}
+    told = conclusion({}, sections, [])
+    assert told["above"] == ["Matrix products"] and told["nearest"][1] == "Mixture of experts"
+    assert "S.above" in (ROOT / "templates/final-report.md.j2").read_text()
+
+
+def test_without_counters_kernels_have_no_row_and_no_marks(recorded: Recorded) -> None:
+    template = environment().get_template("analysis.md.j2")
+    sections = {"moe": target_section(recorded(ENGINES, "moe"))}
+    page = template.render(provenance=sections["moe"]["provenance"], targets=sections, stopped=[])
+    assert "Not in this evidence: counters" in page
+    assert "None" not in page and "Each mark" not in page and "roofline.svg" not in page
+
+
+@pytest.mark.parametrize(("of", "target"), [(ENGINES, "moe"), (RANKS, "allreduce")])
+def test_the_base_of_a_figure_is_a_shape_that_was_measured(
+    of: str, target: str, recorded: Recorded
+) -> None:
+    points = _points(recorded, target, of)
+    base = dict(usual(points, axis_of(points)))
+    assert any(base.items() <= point["params"].items() for point in points)

@@ -158,7 +158,7 @@ def raised(machine: Ceilings, rows: Iterable[Measurement]) -> Ceilings:
 def passed(found: Ceilings, row: Measurement, rate: str) -> str | None:
     """What the rate (gbs or tflops) of a point that is itself the measured ceiling is more than any of; None of others."""
     tensor = rate == "tflops"
-    kind, what = (_type(row), "matrix product") if tensor else (DRAM, "copy or read")
+    kind, what = (of := _type(row), f"{of} matrix product") if tensor else (DRAM, "copy or read")
     return what if found.get("measured", {}).get("points", {}).get(kind) == row["point"] else None
 
 

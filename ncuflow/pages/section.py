@@ -10,13 +10,23 @@ from typing import Any
 from ncuflow import format as fmt
 from ncuflow.findings import ceilings, limiter, opportunities, sanity, stored
 from ncuflow.findings.choices import CHANGES, STEPS, Effect, Tried, summary
-from ncuflow.findings.join import WAITED, main_kernel, ratio, total
+from ncuflow.findings.join import WAITED, main_kernel, total
 from ncuflow.findings.scope import Scope
 from ncuflow.format import Struck, change
 from ncuflow.io import BadInput
 from ncuflow.model import Measurement, Point, Results
 from ncuflow.pages import Context
-from ncuflow.pages.series import MOVED, PAST_DRAM, axis_of, best, spread, usual, varying
+from ncuflow.pages.series import (
+    MOVED,
+    PAST_DRAM,
+    axis_of,
+    best,
+    faster,
+    sent,
+    spread,
+    usual,
+    varying,
+)
 from ncuflow.target.contract import Target, known, ordered
 from ncuflow.target.source import Symbol
 
@@ -166,6 +176,7 @@ def target_section(results: Results, index: Any = None) -> Context:
         "roofs": {p["point"]: roof(p["measurement"], axis.rate) for p in good},
         "two_roofs": any(one["roof"]["rate"] != axis.rate for one in shown),
         "best": top and _point_context(top) | {"apart": apart(top, target, base, varying(good))},
+        "faster": top and (more := faster(good, axis.rate, top)) and _point_context(more),
         "passed": top and ceilings.passed(results["ceilings"], top["measurement"], axis.rate),
         "copied": _copied(target, top, results) if target and top and axis.rate == "gbs" else None,
         "floor": median(floors) if floors else None,
@@ -202,18 +213,6 @@ def _point_context(point: Point) -> Context:
         "params": point["params"],
         "l2_pct": _own_l2(point),
     }
-
-
-def sent(point: Point) -> Context | None:
-    """What each rank sends over its links, GB/s, and its share, of 1, of a copy between two GPUs measured beside it; None of a
-    point whose target sends nothing."""
-    row = point["measurement"]
-    target = known().get(str(row.get("target")))
-    if target is None or target.sent is None:
-        return None
-    info = point["info"]
-    rate = ratio(info.get("sent_bytes"), row["time_cold_us"], 1e-3)
-    return {"gbs": rate, "share": ratio(rate, info.get("link_gb_s"))}
 
 
 def apart(

@@ -3,12 +3,15 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import eq
 from statistics import mode
 from typing import Any
 
-from ncuflow.findings.join import WAITED, led_by_torch
+from ncuflow.findings.join import WAITED, led_by_torch, ratio
 from ncuflow.format import plain
 from ncuflow.model import Kernel, Point, Results
+from ncuflow.pages import Context
+from ncuflow.target.contract import known
 
 Line = tuple[tuple[Any, ...], list[Point]]
 MOST_SERIES = 8
@@ -88,11 +91,11 @@ def drawn(points: list[Point], axis: Axis) -> list[Point]:
 
 
 def usual(points: list[Point], axis: Axis) -> list[tuple[str, Any]]:
-    """The most frequent setting, over the lines, of each parameter beside the axis."""
+    """The settings beside the axis of the line that has most of the most frequent ones."""
     keys = [key for key, _ in _lines(points, axis)]
-    return (
-        [(name, mode(key[i] for key in keys)) for i, name in enumerate(axis.others)] if keys else []
-    )
+    modes = list(map(mode, zip(*keys, strict=True)))
+    near = max(keys, key=lambda key: sum(map(eq, key, modes)), default=())
+    return list(zip(axis.others, near, strict=False))
 
 
 def _lines(points: list[Point], axis: Axis) -> list[Line]:
@@ -116,20 +119,59 @@ def _all_lines(points: list[Point], axis: Axis) -> list[Line]:
 
 
 def best(points: list[Point], rate: str) -> Point | None:
-    """The point of the highest rate, of FlashInfer's calls whose main kernel is its own and of those that have a share of a
-    ceiling, if there are any: a rate above what streams is that of what L2 kept. Of rates of bytes that of those whose bytes
-    passed DRAM, if there are any. None where none has a rate."""
+    """The point of the highest rate (sent, where links are the roof) of FlashInfer's calls whose main kernel is its own and of
+    those that have a share of a ceiling, if there are any: a rate above what streams is that of what L2 kept. Of rates of bytes
+    that of those whose bytes passed DRAM, if there are any. None where none has a rate."""
+    own = _own(points, rate)
+    held = [p for p in own if p["measurement"].get(f"{rate}_fraction_measured") is not None] or own
+    moved = [p for p in held if (p["measurement"].get("bytes_beyond_dram_pct") or 0) < PAST_DRAM]
+    return _fastest(moved if rate == "gbs" and moved else held, rate)
+
+
+def faster(points: list[Point], rate: str, top: Point) -> Point | None:
+    """The point of another type that computes more than the best one and has no ceiling of its type; None where there is none."""
+    more = _fastest(_own(points, rate), rate) if rate == "tflops" else None
+    kinds = [
+        p and (p["measurement"].get("flop_type") or p["measurement"].get("dtype"))
+        for p in (more, top)
+    ]
+    return more if kinds[0] != kinds[1] else None
+
+
+def _own(points: list[Point], rate: str) -> list[Point]:
+    """Points with a rate: of FlashInfer's calls by kernels of its own, if there are any."""
     rated = [
         p
         for p in points
         if p["measurement"][rate] is not None and WAITED not in p.get("problems", ())
     ]
     calls = [p for p in rated if "rival" not in p.get("info", {})] or rated
-    own = [p for p in calls if not led_by_torch(p["kernels"])] or calls
-    held = [p for p in own if p["measurement"].get(f"{rate}_fraction_measured") is not None] or own
-    moved = [p for p in held if (p["measurement"].get("bytes_beyond_dram_pct") or 0) < PAST_DRAM]
-    of = moved if rate == "gbs" and moved else held
-    return max(of, key=lambda p: float(p["measurement"][rate]), default=None)
+    return [p for p in calls if not led_by_torch(p["kernels"])] or calls
+
+
+def _fastest(points: list[Point], rate: str) -> Point | None:
+    return max(points, key=lambda p: float(as_sent(p)["measurement"][rate] or 0), default=None)
+
+
+def sent(point: Point) -> Context | None:
+    """What each rank sends over its links, GB/s, and its share, of 1, of a copy between two GPUs measured beside it; None of a
+    point whose target sends nothing."""
+    row = point["measurement"]
+    target = known().get(str(row.get("target")))
+    if target is None or target.sent is None:
+        return None
+    info = point["info"]
+    rate = ratio(info.get("sent_bytes"), row["time_cold_us"], 1e-3)
+    return {"gbs": rate, "share": ratio(rate, info.get("link_gb_s"))}
+
+
+def as_sent(point: Point) -> Point:
+    """A point with the rate and the share of its links, where those are its roof."""
+    over = sent(point)
+    if over is None:
+        return point
+    rates = {"gbs": over["gbs"], "gbs_fraction_measured": over["share"]}
+    return point | {"measurement": point["measurement"] | rates}
 
 
 def _label(key: tuple[Any, ...], base: list[Any], names: tuple[str, ...]) -> str:
@@ -150,7 +192,7 @@ def _setting(name: str, value: Any) -> str:
 
 def _series(label: str, members: list[Point], axis: Axis) -> Curve:
     members = sorted(members, key=lambda p: p["params"][axis.name])
-    rows = [p["measurement"] for p in members]
+    rows = [as_sent(p)["measurement"] for p in members]
     rates = [r[axis.rate] for r in rows]
     cold = [r["time_cold_us"] for r in rows]
     slow = [r["time_cold_q75_us"] or r["time_cold_us"] for r in rows]

@@ -23,7 +23,7 @@ from ncuflow.findings.join import is_merge, main_kernel
 from ncuflow.format import plain
 from ncuflow.io import write_text
 from ncuflow.model import Measurement, Point, Provenance, Results
-from ncuflow.pages.series import Curve, axis_of, drawn, series_of, spread, tensor_kinds
+from ncuflow.pages.series import Curve, axis_of, drawn, sent, series_of, spread, tensor_kinds
 from ncuflow.parsers.stalls import OTHER, STALL_REASONS
 
 # Okabe and Ito's palette: told apart by colour-blind readers.
@@ -324,13 +324,15 @@ def sweep(results: Results) -> Figure:
     stem, kinds = (TENSOR if axis.rate == "tflops" else DRAM), tensor_kinds([results])
     # At the highest clock of all launches, drawn or not, as on the roofline: one instruction has one ceiling.
     highest = {label: top for source, label, top in _ceilings(points, stem, kinds) if source == "counter"}  # fmt: skip
-    ceilings = _ceilings(drawn(points, axis), stem, kinds)
+    over_links = any(sent(point) for point in points)
+    ceilings = [] if over_links else _ceilings(drawn(points, axis), stem, kinds)
     for (source, label, top), colour in zip(ceilings, _colours(ceilings), strict=True):
         height = highest.get(label, top)
         axes.axhline(height, ls=CEILING_STYLE[source], color=colour, lw=1,
                      label=f"{label} ceiling: {plain(height, '.0f')}")  # fmt: skip
     unit = {"tflops": "TFLOPS", "gbs": "GB/s"}[axis.rate]
-    axes.set(xlabel=axis.name, ylabel=f"{unit} (analytic work / cold event time)", ylim=(0, None))
+    work = "sent by each rank" if over_links else "analytic work"
+    axes.set(xlabel=axis.name, ylabel=f"{unit} ({work} / cold event time)", ylim=(0, None))
     _plain_log(axes.xaxis, base=2)
     axes.yaxis.set_major_formatter(PLAIN)
     _legend(axes)

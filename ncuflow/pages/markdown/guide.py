@@ -29,8 +29,8 @@ from ncuflow.io import read_yaml, resource
 from ncuflow.model import Kernel, Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown import guide_kernels
-from ncuflow.pages.section import Findings, fared, file_and_line, sent, turned
-from ncuflow.pages.series import axis_of, best, varying
+from ncuflow.pages.section import Findings, fared, file_and_line, roof, turned
+from ncuflow.pages.series import as_sent, axis_of, best, faster, sent, varying
 from ncuflow.target.contract import Choice, Option, Target, known, template_folders
 from ncuflow.target.launch import Params
 
@@ -240,18 +240,23 @@ def regime_changes(points: list[Point], axis: str) -> list[Context]:
 
 
 def performance(found: Context) -> Context | None:
-    """One row of the quick reference, along the axis of the sweep figure; None where no two points lie along one.
+    """One row of the quick reference, along the axis of the sweep figure, without rivals; None where no two points lie along one.
 
     Of the longest lines that with the highest rate: its smallest, middle and largest point; fixed: its other parameters, of
-    those that differ between points; best: that of all points.
+    those that differ between points; best: that of all points; faster: one of another type; roofs: that of each.
     """
     if found["axis"] == "point":
         return None
     axis, rate = found["axis"], found["rate"]
-    rated = [p for p in found["points"] if p["measurement"][rate] is not None]
+    rated = [
+        as_sent(p)
+        for p in found["points"]
+        if p["measurement"][rate] is not None and "rival" not in p.get("info", {})
+    ]
     lines = limiter.lines_along(rated, axis)
     line = max(lines, key=lambda line: (len(line), max(p["measurement"][rate] for p in line)))
     middle = line[len(line) // 2] if len(line) > 2 else None
+    cells, top = [line[0], middle, line[-1]], as_sent(found["best"])
     over = ", sent by each rank and of a copy between two GPUs" * (sent(line[0]) is not None)
     return {
         "name": found["name"],
@@ -259,18 +264,11 @@ def performance(found: Context) -> Context | None:
         "axis": axis,
         "fixed": {k: line[0]["params"][k] for k in varying(rated) if k != axis},
         "rate": rate,
-        "cells": [point and _as_sent(point) for point in (line[0], middle, line[-1])],
-        "best": _as_sent(found["best"]),
+        "cells": cells,
+        "best": top,
+        "faster": faster(found["points"], rate, top),
+        "roofs": {p["point"]: roof(p["measurement"], rate) for p in [*cells, top] if p},
     }
-
-
-def _as_sent(point: Point) -> Point:
-    """A point with the rate and the share of its links, where those are its roof."""
-    over = sent(point)
-    if over is None:
-        return point
-    rates = {"gbs": over["gbs"], "gbs_fraction_measured": over["share"]}
-    return point | {"measurement": point["measurement"] | rates}
 
 
 def by_size(found: Context) -> list[Context]:
@@ -278,7 +276,7 @@ def by_size(found: Context) -> list[Context]:
     rows: list[Context] = []
     differing = varying(found["points"])
     for axis in COUNTED:
-        for line in limiter.lines_along([_as_sent(p) for p in found["points"]], axis):
+        for line in limiter.lines_along([as_sent(p) for p in found["points"]], axis):
             sized = {p["params"][axis]: p for p in line if p["measurement"]["time_cold_us"]}
             cells = [sized.get(size) for size in SIZES]
             if sum(cell is not None for cell in cells) >= 2:

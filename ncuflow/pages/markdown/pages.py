@@ -35,17 +35,20 @@ CAPTURED = {
 
 def page_context(page: str, findings: Findings, target: str | None) -> Context:
     """The template context of a page. A target's page reads that target's results and no other."""
+    # Beside products that were measured, that of the preflight is not the fastest.
+    beside = [name for name in known() if (findings.evidence / name).is_dir()]
     if page == "target":
         if target is None:
             raise ValueError("page target: needs --target")
         results, index = findings.target(target), findings.source_index
         section = target_section(results, index) | guide.chapter(results, index)
-        return {"provenance": section["provenance"], "t": section}
+        return {"provenance": section["provenance"], "t": section, "beside": beside}
     if page == "jit":
         jit = findings.required("jit_analysis")
         return {"provenance": jit["provenance"], "jit": jit}
     machine = findings.required("environment_info")
     context: Context = {
+        "beside": beside,
         "provenance": machine["provenance"],
         "jit": findings.optional("jit_analysis"),
         "targets": _sections(findings),
@@ -152,8 +155,9 @@ def conclusion(
 ) -> Context:
     """What this evidence says as a whole.
 
-    verdicts: points by verdict; nearest: the best point nearest to the highest rate measured here, None below two; won, lost,
-    untried: rows to try; plans: quotients of plan() and the kernel's time by point.
+    verdicts: points by verdict; above: titles whose best point is itself above the highest rate measured; nearest: the best point
+    of the others nearest to it, None below two; won, lost, untried: rows to try; plans: quotients of plan() and the kernel's time
+    by point.
     """
     points = [p for found in results.values() for p in found["points"] if p["status"] == "ok"]
     verdicts = Counter(p["measurement"].get("verdict") for p in points)
@@ -173,6 +177,7 @@ def conclusion(
         "waiting": verdicts[WAITING],
         "ceiling": CEILING,
         "latency": LATENCY,
+        "above": [section["title"] for section in sections.values() if section["passed"]],
         "nearest": rated[-1] if len(rated) > 1 else None,
         "won": by_group[WON],
         "lost": by_group[LOST],
