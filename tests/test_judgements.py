@@ -948,6 +948,7 @@ def test_the_most_of_products_is_told_by_type(recorded: Recorded) -> None:
     assert said.startswith("fp8: 1 517 TFLOPS (`mm_fp8_cublas_M8192") and "; bf16: 804" in said
     assert said.endswith("more than cuBLAS of 8192^3 (794)")
     assert section["passed"] == "bf16 matrix product"
+    assert "| 804 | 100 % of its best point |" in str(macros().points_table(section))
     assert target_section(recorded("h200/0.7.2/default", "prefill"))["faster"] is None
 
 
