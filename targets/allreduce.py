@@ -2,8 +2,8 @@
 
 Each rank is a process with a GPU of one host. The first is timed while its peers wait in the same call, so that its time is that
 of the call once all have come; every rank's output is held against the sum in float32. One shot sends all to all; two shots sum a
-part on each rank and send the sums round. What the peers send is there when the first rank begins: the time of one shot, hot
-as cold, leaves out the latency of one trip over a link.
+part on each rank and send the sums round. Cold, what the peers send is there when the first rank begins: that time of one shot
+leaves out the latency of one trip over a link.
 """
 
 import ctypes

@@ -38,7 +38,7 @@ ROUNDED_INSIDE = 6e-2
 
 class GemmApi(NamedTuple):
     """A call of FlashInfer's: the types that it multiplies, who can compute it, whether it has a batch; whom it takes by
-    default, "" where that is none of these."""
+    default, "" where no setting says it."""
 
     dtypes: tuple[str, ...]
     backends: tuple[source.Backend, ...]
@@ -104,6 +104,7 @@ CALLS = {
     "mm_fp8": GemmApi(
         (FP8,),
         (*_of_base("mm_fp8", cublas=_ADA, cudnn=_ADA, cutlass=_NEWER), _torch(*_ADA)),
+        default="trtllm_low_latency",  # for Blackwell, of a weight that is shuffled before
     ),
     "bmm": GemmApi(  # bmm_fp8
         (FP8,), _of_base("bmm_fp8", cublas=_ADA, cudnn=_ADA), batched=True, default="cublas"
@@ -458,6 +459,8 @@ _ENGINE_CALLS = (
     ),
 )  # fmt: skip
 
+# A library's call may take the host much longer for the same kernels.
+_CALLED = ("time_cold_us", "host_launch_us")
 
 TARGET = Target(
     name="gemm",
@@ -477,7 +480,10 @@ TARGET = Target(
     id=point_id,
     unable=unable,
     # where FlashInfer's default is among those that are measured
-    free=lambda p: {"backend": default} if (default := CALLS[p["variant"]].default) else {},
+    free=lambda p: (
+        {"backend": one.default} if (one := CALLS[p["variant"]]).default in one.names else {}
+    ),
+    resolves=lambda p, _: {"backend": default} if (default := CALLS[p["variant"]].default) else {},
     asked=lambda p: {"run": {"backend": p["backend"]}},
     tuned=tuned,
     backends=tuple(dict.fromkeys(one for call in CALLS.values() for one in call.backends)),
@@ -517,14 +523,25 @@ TARGET = Target(
     ),
     compared=(
         Choice("gemm_cudnn", "cuBLASLt or cuDNN", "backend", "cublaslt", "cudnn"),
-        Choice("gemm_tiny", "cuBLASLt or tinygemm", "backend", "cublaslt", "tinygemm"),
+        Choice(
+            "gemm_tiny", "cuBLASLt or tinygemm", "backend", "cublaslt", "tinygemm", metrics=_CALLED
+        ),
         Choice("gemm_fp8_cudnn", "cuBLAS or cuDNN, fp8", "backend", "cublas", "cudnn"),
         Choice(
             "gemm_segment", "Segments by Hopper's or Ampere's kernel", "backend", "sm90", "sm80"
         ),
         Choice("gemm_router", "tinygemm or the router's own", "backend", "tinygemm", "router"),
-        Choice("gemm_torch", "cuBLASLt, or torch.mm", "backend", "cublaslt", TORCH),
-        Choice("gemm_fp8_torch", "cuBLAS, or torch._scaled_mm", "backend", "cublas", TORCH),
+        Choice(
+            "gemm_torch", "cuBLASLt, or torch.mm", "backend", "cublaslt", TORCH, metrics=_CALLED
+        ),
+        Choice(
+            "gemm_fp8_torch",
+            "cuBLAS, or torch._scaled_mm",
+            "backend",
+            "cublas",
+            TORCH,
+            metrics=_CALLED,
+        ),
         Choice(
             "gemm_groupwise_torch", "DeepGEMM, or torch._scaled_mm", "backend", "deepgemm", TORCH
         ),
@@ -539,11 +556,11 @@ TARGET = Target(
         Choice(
             "gemm_fp8",
             "16 bits or 8, by cuBLAS",
-            "variant",
-            "mm",
-            "bmm",
-            where="backend in ('cublaslt', 'cublas')",
-            ignoring=("dtype", "backend"),
+            "dtype",
+            "bf16",
+            FP8,
+            where="variant in ('mm', 'mm_fp8', 'bmm') and backend in ('cublaslt', 'cublas')",
+            ignoring=("variant", "backend"),
         ),
         Choice(
             "gemm_blockscale",

@@ -413,6 +413,9 @@ def _called(name: str, a: Params) -> Block:
     }
 
 
+# What the default tactic wastes is no price of the traffic.
+_BEST = f"tactics == 'tuned' or dtype == 'fp8' or backend not in {_TUNED}"
+
 TARGET = Target(
     name="moe",
     title="Mixture of experts",
@@ -502,7 +505,13 @@ TARGET = Target(
             where="tactics == 'tuned' or backend == 'torch'",
             ignoring=("tactics",),
         ),
-        Choice("moe_mono", "CUTLASS, or one kernel for all", "backend", "cutlass", "mono"),
+        Choice(
+            "moe_mono",
+            f"CUTLASS, or one kernel that routes as well, of its one shape and {MONO_TOKENS} tokens at most",
+            "backend",
+            "cutlass",
+            "mono",
+        ),
         Choice("moe_cute", "CUTLASS, or the CuTe DSL's", "backend", "cutlass", "cute-dsl"),
         Choice("moe_tactics", "Default tactics, or tuned", "tactics", "default", "tuned"),
         Choice(  # a default tactic of 16 bits may be far from its best: against that, 8 would save more than bytes
@@ -514,9 +523,17 @@ TARGET = Target(
             where="tactics == 'tuned' or dtype == 'fp8'",
             ignoring=("tactics",),
         ),
-        Choice("moe_zipf", "Even, or by Zipf's law", "spread", "even", "zipf", given="traffic"),
         Choice(
-            "moe_one", "Even, or all on the same experts", "spread", "even", "one", given="traffic"
+            "moe_zipf", "Even, or by Zipf's law", "spread", "even", "zipf", _BEST, given="traffic"
+        ),
+        Choice(
+            "moe_one",
+            "Even, or all on the same experts",
+            "spread",
+            "even",
+            "one",
+            _BEST,
+            given="traffic",
         ),
     ),
 )

@@ -1000,3 +1000,77 @@ def test_the_base_of_a_figure_is_a_shape_that_was_measured(
     points = _points(recorded, target, of)
     base = dict(usual(points, axis_of(points)))
     assert any(base.items() <= point["params"].items() for point in points)
+
+
+def test_a_library_that_a_caller_names_is_no_default_and_no_rival_is_advised(
+    recorded: Recorded,
+) -> None:
+    """cuBLAS for fp8 stood under FlashInfer's default calls, and torch's calls were told of arguments of FlashInfer's."""
+    found = [r for r in rows(ENGINES, "gemm", recorded) if r.opportunity.what == "a CUDA graph"]
+    assert found and not any("_torch_" in point for row in found for point in row.points)
+    assert all(
+        "cublas" not in row.point and "skip_check" not in row.opportunity.change for row in found
+    )
+    told = {row["what"]: row for row in opportunity_rows(recorded(ENGINES, "gemm"), None)}
+    assert re.fullmatch(
+        r"\d+ % of the call \(98 % at `mm_cublaslt_.*`\)", told["a CUDA graph"]["most"]
+    )
+
+
+def test_a_weight_of_8_bits_is_known_by_either_call(recorded: Recorded) -> None:
+    (choice,) = [c for c in known()["gemm"].compared if c.key == "gemm_fp8"]
+    found = effects(choice, recorded(ENGINES, "gemm"))
+    assert [round(one.change, 3) for one in found] == [-0.461, -0.462, -0.47]
+    assert len(effects(choice, recorded(f"h200/{NOW}/kernels", "gemm"))) == 2
+    section = target_section(recorded(ENGINES, "gemm"))
+    assert "a weight of 8 bits" not in section["undecided"]
+    told = {row["what"]: row for row in section["opportunities"]}
+    assert told["a weight of 8 bits"]["changed"] == "−46.1 %"
+
+
+def test_what_fewer_rows_gain_is_no_reason_for_the_library(recorded: Recorded) -> None:
+    imported = '{% from "guide/_section.md.j2" import versus with context %}'
+    template = environment().from_string(imported + '{% include "guide/gemm/selection.md.j2" %}')
+    lines = {
+        of: template.render(C=guide.shown_choices(recorded(of, "gemm"))).splitlines()
+        for of in (ENGINES, f"h200/{NOW}/kernels")
+    }
+    assert lines[ENGINES][0].endswith('`mm_bf16(…, backend="cublaslt")` | – |')
+    assert "tinygemm" in lines[ENGINES][1] and "13.3 % less time" in lines[ENGINES][1]
+    assert "tinygemm's time against cuBLASLt: +18.4 %" in lines[f"h200/{NOW}/kernels"][0]
+
+
+def test_the_hosts_call_of_a_library_stands_beside_its_kernels(recorded: Recorded) -> None:
+    """The same kernels, of which the call takes the host 13 or 480 µs, "change no time"."""
+    shown = guide.shown_choices(recorded(ENGINES, "gemm"))
+    (host,) = shown["gemm_torch"]["beside"]
+    assert host["summary"]["differs"] + host["summary"]["untested"] == 6
+    assert host["summary"]["most"] < -0.9
+
+
+def test_what_depends_on_a_part_of_a_build_or_on_two_sessions_says_so(recorded: Recorded) -> None:
+    results = recorded(ENGINES, "moe")
+    told = {row["what"]: row for row in opportunity_rows(results, None)}
+    tuned = told["tuned tactics"]
+    assert tuned["spread"].endswith("of the build in the note above")
+    assert "of the build in the note above" in tuned["brought"]
+    assert not any("fp8" in point for point in tuned["points"])
+    assert "in two sessions" in told["weights of 8 bits"]["brought"]
+    assert told["weights of 8 bits"]["sets"] == "flashinfer.autotune(tune_mode=True)"
+    shown = guide.shown_choices(results)
+    assert shown["moe_tactics"]["fared"].endswith(", 1 in two sessions")
+    assert shown["moe_one"]["summary"] is shown["moe_zipf"]["summary"] is None
+
+
+def test_two_shots_and_nccl_are_advised_where_they_were_timed(recorded: Recorded) -> None:
+    found = rows("h200/0.7.2/ranks", "allreduce", recorded)
+    shots, nccl = ([r for r in found if r.opportunity.what.startswith(w)] for w in ("two", "NCCL"))
+    assert [len(r.effects) for r in (*shots, *nccl)] == [2, 8]
+    for row in (*shots, *nccl):
+        assert all(e.in_turns and e.verdict == "differs" and e.change < 0 for e in row.effects)
+        assert row.group == "won" and not row.departs
+
+
+def test_the_page_of_mla_says_what_flashinfer_takes_by_default() -> None:
+    template = environment().get_template("guide/mla_decode/algorithm.md.j2")
+    assert "By default (`auto`) FlashInfer takes fa3" in template.render()

@@ -76,7 +76,8 @@ class Effect:
 
     low, high: 95 % interval of the change, the floor included; p: of the two-sided test of the launches alone,
     without the floor, None where it was not made; verdict: differs | within noise | not tested (this evidence keeps no spread);
-    in_turns: the two were timed as a pair; traits: what follows from the parameters (``Target.traits``).
+    in_turns: the two were timed as a pair; traits: what follows from the parameters (``Target.traits``);
+    apart: the two were measured with other software, in sessions of their own.
     """
 
     metric: str
@@ -93,6 +94,7 @@ class Effect:
     high: float | None = None
     in_turns: bool = False
     traits: Fixed = ()
+    apart: bool = False
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -152,7 +154,11 @@ def effects(choice: Choice, results: Results) -> list[Effect]:
     by_id, target = {point["point"]: point for point in points}, str(results.get("target"))
     known = [
         (
-            replace(one, traits=tuple(traits(target, by_id[one.base_point]["params"]).items())),
+            replace(
+                one,
+                traits=tuple(traits(target, by_id[one.base_point]["params"]).items()),
+                apart=_software(by_id[one.base_point]) != _software(by_id[one.other_point]),
+            ),
             samples,
         )
         for one, samples in filter(None, found)
@@ -161,6 +167,11 @@ def effects(choice: Choice, results: Results) -> list[Effect]:
         known = [(_of_kernels(one, by_id), samples) for one, samples in known]
     tests = _tested([samples for _, samples in known])
     return [_judged(one, test) for (one, _), test in zip(known, tests, strict=True)]
+
+
+def _software(point: Point) -> list[Any]:
+    row: Row = dict(point["measurement"])
+    return [value for name, value in row.items() if name.endswith("_version")]
 
 
 def _of_kernels(one: Effect, by_id: Mapping[str, Point]) -> Effect:
@@ -425,9 +436,9 @@ def _among(name: str, values: set[Any]) -> str:
 def summary(found: Sequence[Effect], own: Sequence[str] = ()) -> Row | None:
     """How a choice fares over its pairs; None without pairs. own: what all the pairs meet, told with a condition of some.
 
-    {pairs, differs, within, untested, in_turns: counts; least, median, most: change over those beyond noise, over all where none
-    is, no median where some gain and others lose; confidence: of the intervals; parts: [(where, summary)] of pairs that
-    fare unlike}
+    {pairs, differs, within, untested, in_turns, apart: counts; least, median, most: change over those beyond noise, over all
+    where none is, no median where some gain and others lose; confidence: of the intervals; parts: [(where, summary)] of
+    pairs that fare unlike}
     """
     if not found:
         return None
@@ -449,6 +460,7 @@ def _summary(found: Sequence[Effect]) -> Row:
         "within": verdicts.count("within noise"),
         "untested": verdicts.count("not tested"),
         "in_turns": sum(p.in_turns for p in found),
+        "apart": sum(p.apart for p in found),
         "confidence": noise.CONFIDENCE,
         "least": min(changes),
         "median": median(changes) if len(fare) < 2 else None,

@@ -387,8 +387,8 @@ def departures(target: Target, results: Results) -> dict[str, tuple[tuple[str, A
         made = free | target.resolves({**params, **free}, capability)
         found[point["point"]] = tuple(
             (name, params[name])
-            for name in free
-            if params.get(name) not in (free[name], made[name])
+            for name in made
+            if params.get(name) not in (free.get(name, made[name]), made[name])
         )
     return found
 

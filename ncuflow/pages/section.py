@@ -9,7 +9,7 @@ from typing import Any
 
 from ncuflow import format as fmt
 from ncuflow.findings import ceilings, limiter, opportunities, sanity, stored
-from ncuflow.findings.choices import CHANGES, STEPS, Effect, Tried, summary
+from ncuflow.findings.choices import CHANGES, MUCH, STEPS, Effect, Tried, summary
 from ncuflow.findings.join import WAITED, main_kernel, total
 from ncuflow.findings.scope import Scope
 from ncuflow.format import Struck, change
@@ -334,10 +334,19 @@ def opportunity_rows(
     same_work: whether the bound is of the time of this work, not of a step or of less work; group is
     one of ``GROUPS``.
     """
-    return [
+    rows = [
         _opportunity(one, results["target"], index)
         for one in opportunities.found(results, every=every)
     ]
+    # What a recording says of how this target was built holds for what was measured of it.
+    target, note = known().get(results["target"]), results["provenance"].get("note") or ""
+    if target and (named := target.heading.partition(" ")[0]) and f"{named}:" in note:
+        for row in rows:
+            for told in ("brought", "spread"):
+                row[told] += ", of the build in the note above" * (
+                    row["group"] != opportunities.UNTRIED
+                )
+    return rows
 
 
 def _opportunity(one: opportunities.MeasuredOpportunity, target: str, index: Any) -> Context:
@@ -353,7 +362,7 @@ def _opportunity(one: opportunities.MeasuredOpportunity, target: str, index: Any
         "source": file_and_line(declared.symbol, target, index),
         "change": declared.change,
         "same_work": declared.metric not in STEPS and not declared.other_work,
-        "most": fmt.percent(one.most) + " of the call" * (declared.metric in STEPS) if one.bounded else fmt.MISSING,
+        "most": _most(one),
         "sets": ", ".join(_asked(one, target)),
         "brought": brought(one),
         "reason": one.reason,
@@ -368,6 +377,16 @@ def _opportunity(one: opportunities.MeasuredOpportunity, target: str, index: Any
         "turned": turned(one.elsewhere) if one.effect else "",
         "spread": ranged(over) if (over := summary(one.counted)) else "",
     }  # fmt: skip
+
+
+def _most(one: opportunities.MeasuredOpportunity) -> str:
+    """What it can bring at most, and where it could bring much more to callers who set something else."""
+    if not one.bounded:
+        return fmt.MISSING
+    text: str = fmt.percent(one.most) + " of the call" * (one.opportunity.metric in STEPS)
+    top = max(one.mosts, key=lambda point: one.mosts[point])
+    more = one.effect is None and one.mosts[top] >= one.most + MUCH
+    return text + f" ({fmt.percent(one.mosts[top])} at `{top.split('/', 1)[1]}`)" * more
 
 
 def _placed(measured: str, label: str) -> str:
@@ -386,12 +405,16 @@ def _asked(one: opportunities.MeasuredOpportunity, target: str) -> list[str]:
     if declared is None:
         return [f"{name}={value}" for name, value in one.departs]
     usual = {name: one.facts.get(name) for name in declared.parameters}
-    usual |= declared.free(usual)
+    usual |= declared.resolves(usual, "") | declared.free(usual)
     words: list[str] = []
     for name, value in one.departs:
         asked = declared.asked({**usual, name: value})
         told = [
-            f"{key}={to}" if call == "environment" or not isinstance(to, str) else f'{key}="{to}"'
+            f"flashinfer.autotune({key}={to})"
+            if call == "autotune"
+            else f"{key}={to}"
+            if call == "environment" or not isinstance(to, str)
+            else f'{key}="{to}"'
             for call, settings in asked.items()
             for key, to in settings.items()
             if declared.asked(usual).get(call, {}).get(key) != to
@@ -412,6 +435,7 @@ def brought(one: opportunities.MeasuredOpportunity) -> str:
         text += f" ({change(effect.low)} to {change(effect.high)})"
     text += ", within noise" if effect.verdict == "within noise" else ""
     text += "" if effect.in_turns else ", not timed in turns"
+    text += ", in two sessions" * effect.apart
     text += " on the pair's host" * _on_its_host(effect)
     text += _over_all(one.counted)
     if one.alike:
@@ -463,7 +487,8 @@ def fared(found: Context) -> str:
     """How a choice fared, by its summary: each part for itself where parameters tell how pairs fare."""
     if not found["parts"]:
         within = int(found["within"])
-        return ranged(found) + f", {within} within noise" * (0 < within < int(found["pairs"]))
+        told = ranged(found) + f", {within} within noise" * (0 < within < int(found["pairs"]))
+        return told + f", {found['apart']} in two sessions" * bool(found["apart"])
     return "; ".join(
         f"{ranged(part)}{', within noise' * (part['within'] == part['pairs'])} where `{where}`"
         for where, part in found["parts"]
