@@ -38,6 +38,7 @@ FURTHER = math.log(
 APART = 0.05  # by how much pairs with a change differ from those within noise, to be told apart
 # Pairs of a side from which a bound of a parameter is told; of fewer only the values themselves are.
 FEWEST_RULED = 3
+FAR = 10  # times as long: from there on a launch has not the noise of the shorter one
 FEWEST_SAMPLES = 8  # per side, for the normal approximation
 # column -> the samples in the results file that it is the median of
 SAMPLES = {
@@ -149,7 +150,9 @@ def effects(choice: Choice, results: Results) -> list[Effect]:
             continue
         pair = _turned(turns, base, other)
         for metric in choice.metrics:
-            one = pair and _in_turns(pair, metric, turns.values(), fixed)
+            rows = base["measurement"], other["measurement"]
+            far = _floor(metric, rows, results.get("noise") or {})
+            one = pair and _in_turns(pair, metric, turns.values(), fixed, far)
             found.append(one or _apart(base, other, metric, results.get("noise") or {}, fixed))
     by_id, target = {point["point"]: point for point in points}, str(results.get("target"))
     known = [
@@ -245,8 +248,11 @@ def _apart(
     return one, (tuple(time + spent for time in ours), theirs)
 
 
-def _in_turns(pair: Turns, metric: str, others: Iterable[Turns], fixed: Fixed) -> Untested | None:
-    """One metric of a pair that was timed in turns; None where it has no times of it."""
+def _in_turns(
+    pair: Turns, metric: str, others: Iterable[Turns], fixed: Fixed, far: float | None = None
+) -> Untested | None:
+    """One metric of a pair that was timed in turns; None where it has no times of it. far: the floor where only points that
+    take much less time were timed against themselves."""
     if metric not in (*SAMPLES, *STEPS) or not pair["sides"]:
         return None
     # Hot launches one by one between events are not what a point's hot time is: recordings of before have those.
@@ -255,15 +261,13 @@ def _in_turns(pair: Turns, metric: str, others: Iterable[Turns], fixed: Fixed) -
     if any(dict(side).get(_timed(side, metric)) is None for side in pair["sides"]):
         return None
     (a, base_samples), (b, other_samples) = _sides(pair, metric)
+    alike = [_sides(one, metric) for one in others if one["base"] == one["other"] and one["sides"]]
     floor = max(
-        (
-            math.expm1(abs(math.log(other / base)))
-            for one in others
-            if one["base"] == one["other"] and one["sides"]
-            for (base, _), (other, _) in [_sides(one, metric)]
-        ),
-        default=None,
+        (math.expm1(abs(math.log(other / base))) for (base, _), (other, _) in alike), default=None
     )
+    # That of a launch much shorter says nothing of this one.
+    if far is not None and all(base * FAR < a for (base, _), _ in alike):
+        floor = far if alike else None
     one = Effect(metric, pair["base"], pair["other"], fixed, a, b, b / a - 1, floor=floor)
     return replace(one, in_turns=True), (base_samples, other_samples)
 
