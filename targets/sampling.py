@@ -311,7 +311,7 @@ TARGET = Target(
         ),
         Choice(
             "sampling_joint",
-            "Top-p, or top-k and top-p together",
+            'Top-p, or top-k and top-p by `filter_apply_order="joint"`',
             "variant",
             "top_p",
             "top_k_top_p",

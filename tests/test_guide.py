@@ -428,7 +428,7 @@ def test_what_a_recording_says_of_itself_stands_under_its_origin(measured):
 
 def test_rounds_are_not_what_a_draw_from_logits_spends(measured):
     text = " ".join(measured("sampling", "h200/0.7.2/engines").split())
-    assert "by calls with top-k, top-p or min-p; `from_logits` has no rounds." in text
+    assert "by calls with top-k or top-p; the others have none." in text
 
 
 def test_times_by_size_are_those_of_one_line_each(evidence):

@@ -1012,9 +1012,7 @@ def test_a_library_that_a_caller_names_is_no_default_and_no_rival_is_advised(
         "cublas" not in row.point and "skip_check" not in row.opportunity.change for row in found
     )
     told = {row["what"]: row for row in opportunity_rows(recorded(ENGINES, "gemm"), None)}
-    assert re.fullmatch(
-        r"\d+ % of the call \(98 % at `mm_cublaslt_.*`\)", told["a CUDA graph"]["most"]
-    )
+    assert re.fullmatch(r"\d+ % of the call", told["a CUDA graph"]["most"])
 
 
 def test_a_weight_of_8_bits_is_known_by_either_call(recorded: Recorded) -> None:
@@ -1065,7 +1063,7 @@ def test_what_depends_on_a_part_of_a_build_or_on_two_sessions_says_so(recorded: 
 def test_two_shots_and_nccl_are_advised_where_they_were_timed(recorded: Recorded) -> None:
     found = rows("h200/0.7.2/ranks", "allreduce", recorded)
     shots, nccl = ([r for r in found if r.opportunity.what.startswith(w)] for w in ("two", "NCCL"))
-    assert [len(r.effects) for r in (*shots, *nccl)] == [2, 8]
+    assert [len(r.effects) for r in (*shots, *nccl)] == [2, 6]
     for row in (*shots, *nccl):
         assert all(e.in_turns and e.verdict == "differs" and e.change < 0 for e in row.effects)
         assert row.group == "won" and not row.departs

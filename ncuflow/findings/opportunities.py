@@ -60,10 +60,10 @@ class MeasuredOpportunity:
     longer plan() is paid for, the fewest and the most of its pairs, None where in turns none was longer and saved; calls:
     effects of the host's call of those pairs that save time of the GPU, and take longer where the host launches one after
     another; untried: beside trials, the point without one that could bring much more than the point here, and what it could,
-    of 1; mosts: what it can bring at most at each of the points that a mechanism bounds, of 1; bounded: whether one bounds it
-    here, and not the roofs alone; departs: what callers have to set to have any of the points, by name, where none of them is
-    FlashInfer's default call; elsewhere: what was tried of it in other places, which decides where it was not tried here, and
-    else went the other way.
+    of 1; mosts: what it can bring at most at each of FlashInfer's default calls that a mechanism bounds, of 1; bounded: whether
+    one bounds it here, and not the roofs alone; departs: what callers have to set to have any of the points, by name, where
+    none of them is FlashInfer's default call; elsewhere: what was tried of it in other places, which decides where it was not
+    tried here, and else went the other way.
     """
 
     opportunity: Opportunity
@@ -450,7 +450,7 @@ def _row(
     return MeasuredOpportunity(
         bounds.one, part.where, at, bounds.every[at], tuple(points), bounds.most(at), bounds.room(at),
         effect, part.effects, reason, None,
-        mosts={point: bounds.most(point) for point in points if bounds.bounded(point)},
+        mosts={p: bounds.most(p) for p in bounds.default(points) if bounds.bounded(p)},
         told=tuple(bounds.default(points) if counted and len(counted) < len(part.effects) else points),
         untried=(left, bounds.most(left)) if left and bounds.mostly(left, at) else None,
         bounded=bounds.bounded(at),
