@@ -1,6 +1,7 @@
 """Batch prefill attention over a paged or ragged KV cache."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
@@ -21,6 +22,7 @@ from ncuflow.target.launch import (
 from ncuflow.target.rules import Host, LaunchConfig, Rules
 from ncuflow.target.source import Backend, Build, Jit, Source, Symbol, rival, symbols
 
+MOST_MASKED = 1 << 24  # queries times keys of a mask
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
 TORCH = "torch"  # its scaled_dot_product_attention, over tensors of one length a sequence
 _BACKENDS = (FA3, *attention.OTHERS, Backend(TORCH, rival=("torch",)))
@@ -154,35 +156,120 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     indptr, kv_indptr = (_indptr(each, q.device) for each in (lengths(p, "seq_len"), found))
     if p["backend"] == TORCH:
         return _torch(p, q, k.held, v.held)
-    where = table.planned if table else (kv_indptr,)
     kind = f"BatchPrefillWith{'Paged' if paged else 'Ragged'}KVCacheWrapper"
     wrapper = getattr(flashinfer, kind)(attention.workspace(q), "NHD", **asked(p)["wrapper"])
     heads, settings = attention.sizes(p)[: 4 if paged else 3], _settings(p, q)
     caches = ((k.held, v.held),) if paged else (k.held, v.held)
     given = (q, *caches, *_scales(p, q))
     factors = attention.scale_factors(k, v)
+    seen = _Seen(table, kv_indptr)
+    lse: dict[str, bool] = {}
+    sums: list[Tensor] = []
 
     def plan() -> None:
-        wrapper.plan(indptr, *where, *heads, **settings)
+        where = seen.table.planned if seen.table else (seen.indptr,)
+        wrapper.plan(indptr, *where, *heads, **settings, **seen.masking())
 
-    def keys_values(sequence: int) -> tuple[Tensor, ...]:
-        if table:
-            return tuple(table.gather(of.values, sequence, sequence + 1)[0] for of in (k, v))
-        tokens = slice(*kv_indptr[sequence : sequence + 2].tolist())
-        return k.values[tokens], v.values[tokens]
+    def run() -> None:
+        found = wrapper.run(*given, out=out, **factors, **lse)
+        if lse:
+            sums[:] = found[1:]
+
+    def expected() -> tuple[Tensor, ...]:
+        shown = partial(_reference, p, q, chosen, partial(seen.of, (k.values, v.values)), seen.mask)
+        return (shown(), shown(sums=True)) if lse else (shown(),)
 
     plan()
     chosen = _checked(p, q.device)
+    info, put = plan_info(wrapper), attention.extremes(p, q, k, v, table)
+    if p["backend"] in ("fa2", "fa3", "auto"):
+        far, put = put.get(attention.BELOW), attention.with_sums(lse, put)
+        for what, change in _emptied(p, draws, info, seen, chosen).items():
+            put[what] = partial(_put, change, far, (k.held, v.held), lse, plan)
     return Launch(
-        run=lambda: wrapper.run(*given, out=out, **factors),
-        output=lambda: (out[torch.cat(chosen)],),
-        reference=lambda: (_reference(p, q, chosen, keys_values),),
+        run=run,
+        output=lambda: tuple(each[torch.cat(chosen)] for each in (out, *(sums if lse else ()))),
+        reference=expected,
         tolerance=FP8_TOLERANCE if p["dtype"] == inputs.FP8 else inputs.TOLERANCE[p["dtype"]],
         buffers=lambda: (out,),
         plan=plan,
-        info=plan_info(wrapper),
-        extremes=attention.extremes(p, q, k, v, table),
+        info=info,
+        extremes=put,
     )
+
+
+@dataclass
+class _Seen:
+    """What queries see: keys in pages or one after the other, of which a mask [rows, keys] of a single sequence leaves some."""
+
+    table: inputs.PageTable | None
+    indptr: Tensor
+    mask: Tensor | None = None
+
+    def masking(self) -> dict[str, Tensor]:
+        """Keyword arguments of plan(): the mask by its bits, as it would compile a module to make them."""
+        if self.mask is None:
+            return {}
+        import torch
+
+        flat = self.mask.flatten().to(torch.uint8)
+        bits = torch.nn.functional.pad(flat, (0, -len(flat) % 8)).view(-1, 8)
+        place = torch.arange(8, dtype=torch.uint8, device=bits.device)
+        return {"packed_custom_mask": (bits << place).sum(-1, dtype=torch.uint8)}
+
+    def of(self, caches: tuple[Tensor, ...], sequence: int) -> tuple[Tensor, ...]:
+        """The keys and values of a sequence."""
+        if self.table:
+            return tuple(self.table.gather(of, sequence, sequence + 1)[0] for of in caches)
+        tokens = slice(*self.indptr[sequence : sequence + 2].tolist())
+        return tuple(of[tokens] for of in caches)
+
+
+def _emptied(
+    p: Params, draws: Inputs, info: Params, seen: _Seen, chosen: list[Tensor]
+) -> dict[str, Callable[[], None]]:
+    """What leaves rows without a key, of which the output is zeros and the LSE minus infinity: a mask of its own, where fa2 takes
+    one, and a causal one over fewer keys than queries."""
+    import torch
+
+    if p["window"] or inputs.FP8 in (p["dtype"], p["kv"]) or p["kv"] == inputs.NVFP4:
+        return {}
+    queries, found = lengths(p, "seq_len"), kv_lengths(p)
+    pairs = queries[0] * found[0]
+
+    def masked() -> None:
+        row = torch.arange(queries[0], device=chosen[0].device)
+        seen.mask = torch.zeros(queries[0], found[0], dtype=torch.bool, device=row.device)
+        seen.mask[row, row * 31 % found[0]] = True
+        seen.mask[chosen[0][1::2]] = False
+
+    def short() -> None:
+        half = [-(-length // 2) for length in queries]
+        seen.mask, seen.indptr = None, _indptr(half, seen.indptr.device)
+        if seen.table:
+            seen.table = inputs.page_table(draws, p["batch"], half, p["page_size"])
+
+    puts: dict[str, Callable[[], None]] = {}
+    if p["batch"] == 1 and info.get("backend") == "fa2" and pairs <= MOST_MASKED:
+        puts["a mask that leaves rows one key or none"] = masked
+    return puts | ({"fewer keys than queries": short} if p["causal"] else {})
+
+
+def _put(
+    change: Callable[[], None],
+    far: Callable[[], None] | None,
+    caches: tuple[Tensor, ...],
+    lse: dict[str, bool],
+    plan: Callable[[], None],
+) -> None:
+    """An extreme input of other keys than the point's, with logits far below 0; what others left in the caches is gone."""
+    for cache in caches:
+        cache.nan_to_num_(0.0, 0.0, 0.0)
+    if far:
+        far()
+    lse.update(return_lse=True)
+    change()
+    plan()
 
 
 def _torch(p: Params, q: Tensor, k: Tensor, v: Tensor) -> Launch:
@@ -257,7 +344,15 @@ def _checked(p: Params, device: Any) -> list[Tensor]:
     return found
 
 
-def _reference(p: Params, q: Tensor, chosen: list[Tensor], keys_values: Any) -> Tensor:
+def _reference(
+    p: Params,
+    q: Tensor,
+    chosen: list[Tensor],
+    keys_values: Any,
+    mask: Tensor | None = None,
+    sums: bool = False,
+) -> Tensor:
+    """Of the rows that are checked; mask: of its own; sums: that of the LSE."""
     import torch
 
     parts = []
@@ -265,10 +360,14 @@ def _reference(p: Params, q: Tensor, chosen: list[Tensor], keys_values: Any) -> 
         if not len(rows):  # a sequence of no tokens
             continue
         k, v = keys_values(sequence)
-        position = rows - rows[0] + p["cached"]
+        position = rows - rows[0] + len(k) - lengths(p, "seq_len")[sequence]
         visible = position + 1 if p["causal"] else torch.full_like(position, len(k))
+        visible = visible if mask is None else mask[rows]
+        queries, how = inputs.gathered(q, rows), (visible, p["soft_cap"], p["window"])
         parts.append(
-            reference.attention(inputs.gathered(q, rows), k, v, visible, p["soft_cap"], p["window"])
+            reference.attention_sums(queries, k, *how)
+            if sums
+            else reference.attention(queries, k, v, *how)
         )
     return torch.cat(parts)
 

@@ -727,6 +727,18 @@ def test_a_window_leaves_the_last_tokens_of_the_reference() -> None:
         CLOSE(found[row, 0], attended(q[row, 0], k[seen, 0], v[seen, 0]))
 
 
+def test_a_row_that_sees_no_token_has_zeros_and_a_sum_of_nothing() -> None:
+    q, k, v = DRAW((3, 4, 8)), DRAW((9, 2, 8)), DRAW((9, 2, 8))
+    mask = np.zeros((3, 9), dtype=bool)
+    mask[1, 4] = mask[2] = True
+    for seen in (mask, np.array([-4, 0, 9])):
+        out, sums = reference.attention(q, k, v, seen), reference.attention_sums(q, k, seen)
+        assert not out[0].any() and set(sums[0]) == {-np.inf}
+        CLOSE(out[2:], reference.decode_attention(q[2:], k[None], v[None]))
+        CLOSE(sums[2:], reference.decode_sums(q[2:], k[None]))
+    CLOSE(reference.attention(q, k, v, mask)[1], v[4].repeat(2, axis=0))
+
+
 @pytest.mark.parametrize(
     ("interleaved", "pairs"), [(False, ((0, 2), (1, 3))), (True, ((0, 1), (2, 3)))]
 )

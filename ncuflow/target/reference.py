@@ -23,26 +23,52 @@ def attention(
     """Attention of one sequence, head by head.
 
     q [rows, qo_heads, dim]; k, v [length, kv_heads, dim]; visible [rows] = how many of the first
-    KV tokens each row sees, of which a window leaves the last window + 1, 0 all of them;
-    soft_cap c: logits x become c·tanh(x/c), 0 for none. Returns [rows, qo_heads, dim].
+    KV tokens each row sees, of which a window leaves the last window + 1, 0 all of them, or
+    [rows, length] = which, bool; soft_cap c: logits x become c·tanh(x/c), 0 for none.
+    Returns [rows, qo_heads, dim]: zeros where a row sees no token.
     """
     xp, q, k, v = _wide(q, k, v)
+    out = xp.empty_like(q)
+    for place, head, some, scores in _visible(xp, q, k, visible, soft_cap, window):
+        found = _softmax(xp, scores) @ v[:, head]
+        out[place] = xp.where(some, found, xp.zeros_like(found))
+    return out
+
+
+def attention_sums(
+    q: Tensor, k: Tensor, visible: Tensor, soft_cap: float = 0.0, window: int = 0
+) -> Tensor:
+    """Logarithms to the base 2 of the sums that `attention` divides by, of exp(logit): [rows, qo_heads], minus infinity where a
+    row sees no token."""
+    xp, q, k = _wide(q, k)
+    out = xp.empty_like(q[..., 0])
+    for place, _, some, scores in _visible(xp, q, k, visible, soft_cap, window):
+        found = _sums(xp, scores)
+        out[place] = xp.where(some, found, xp.full_like(found, -math.inf))[..., 0]
+    return out
+
+
+def _visible(
+    xp: Any, q: Tensor, k: Tensor, visible: Tensor, soft_cap: float, window: int
+) -> Iterator[tuple[Any, int, Tensor, Tensor]]:
+    """(place in [rows, qo_heads], its KV head, [rows, 1, 1] whether a row sees anything, its logits [rows, heads, length], minus
+    infinity for what it does not see where it sees anything), in steps that fit into memory."""
     rows, qo_heads, dim = q.shape
     length, kv_heads, _ = k.shape
     group = qo_heads // kv_heads
     token = xp.arange(length, device=visible.device)
-    out = xp.empty_like(q)
     step = max(1, _CHUNK_BYTES // (4 * group * max(1, length)))
     for head in range(kv_heads):
         heads = slice(head * group, (head + 1) * group)
         for first in range(0, rows, step):
             part = slice(first, first + step)
             scores = _capped(xp, q[part, heads] @ k[:, head].T / math.sqrt(dim), soft_cap)
-            seen = token < visible[part, None, None]
+            rows_see = visible[part, None]
+            seen = rows_see if visible.ndim == 2 else token < rows_see[..., None]
             if window:
-                seen = seen & (token >= visible[part, None, None] - 1 - window)
-            out[part, heads] = _softmax(xp, xp.where(seen, scores, -math.inf)) @ v[:, head]
-    return out
+                seen = seen & (token >= rows_see[..., None] - 1 - window)
+            some = xp.any(seen, axis=-1, keepdims=True)
+            yield (part, heads), head, some, xp.where(seen | ~some, scores, -math.inf)
 
 
 def decode_attention(q: Tensor, k: Tensor, v: Tensor, soft_cap: float = 0.0) -> Tensor:
