@@ -22,7 +22,8 @@ from ncuflow.target.launch import (
 from ncuflow.target.rules import Host, LaunchConfig, Rules
 from ncuflow.target.source import Backend, Build, Jit, Source, Symbol, rival, symbols
 
-MOST_MASKED = 1 << 24  # queries times keys of a mask
+MASK = "a mask that leaves rows one key or none"
+MOST_MASKED = 1 << 24  # its queries times keys
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
 TORCH = "torch"  # its scaled_dot_product_attention, over tensors of one length a sequence
 _BACKENDS = (FA3, *attention.OTHERS, Backend(TORCH, rival=("torch",)))
@@ -195,6 +196,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         plan=plan,
         info=info,
         extremes=put,
+        untold=(MASK,),
     )
 
 
@@ -251,7 +253,7 @@ def _emptied(
 
     puts: dict[str, Callable[[], None]] = {}
     if p["batch"] == 1 and info.get("backend") == "fa2" and pairs <= MOST_MASKED:
-        puts["a mask that leaves rows one key or none"] = masked
+        puts[MASK] = masked
     return puts | ({"fewer keys than queries": short} if p["causal"] else {})
 
 

@@ -69,7 +69,16 @@ def target(call: Callable[[int, float], float]) -> Target:
         def run() -> None:
             found[:] = [call(p["n"], 1.0 + seed)]
 
-        return Launch(run, lambda: tuple(found), lambda: (2.0 + 2 * seed,), 1e-3, lambda: ())
+        put = {"an infinity": run, "a mask": run}
+        return Launch(
+            run,
+            lambda: tuple(found),
+            lambda: (2.0 + 2 * seed,),
+            1e-3,
+            lambda: (),
+            extremes=put,
+            untold=("a mask",),
+        )
 
     return none_target("t", prepare=prepare)
 
@@ -79,7 +88,7 @@ def test_the_function_is_called_at_every_point_and_with_other_inputs(applied: Ap
     for n, seed in ((1, 0), (1, 1), (2, 0)):
         launch = substitute.prepare(target(applied.twice), {"n": n}, seed)
         launch.run()
-        assert launch.output() == (3.0 + 3 * seed,)
+        assert launch.output() == (3.0 + 3 * seed,) and [*launch.extremes] == ["an infinity"]
     assert "FLASHINFER_TRACE_DUMP" not in os.environ
 
 

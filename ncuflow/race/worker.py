@@ -80,6 +80,8 @@ class Substitute:
             raise RuntimeError(
                 f"FlashInfer called its own kernel, and not the function, for {names}"
             )
+        for what in launch.untold:
+            launch.extremes.pop(what, None)
         return launch
 
 

@@ -36,6 +36,7 @@ class Launch:
     info       what plan() chose, JSON-able
     extremes   what inputs may hold at which kernels go wrong, by what it is (infinities, what lies behind the last token): each
                writes it into the inputs, in place, and the reference follows; not undone
+    untold     those of them that a function in the API's place (trace_apply) is not told of
     work       {"flops", "bytes", "convention"} where it shows only in the inputs; else the target's
     """
 
@@ -49,6 +50,7 @@ class Launch:
     reset: Callable[[], None] | None = None
     info: dict[str, Any] = field(default_factory=dict)
     extremes: dict[str, Callable[[], None]] = field(default_factory=dict)
+    untold: tuple[str, ...] = ()
     work: dict[str, Any] | None = None
 
 
