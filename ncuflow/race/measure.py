@@ -191,7 +191,7 @@ HOST_EFFECT = 0.03  # of host times in one process, of 1
 HOST_APART = 0.1
 # The order of processes in a round: each comes after each of the others, and never after itself, which warms the caches.
 HOST_ORDER = ((0, 1, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
-HOST_LOOKS = (*LOOKS, 80, 120)
+HOST_LOOKS = (*LOOKS, 80, 120, 180)
 # Two processes of the same code lie apart for good, however long their kernel takes: by up to 0.7 µs in 105 of 106 pairs on
 # H200s. It is no difference of short kernels. Nor is what a short call of the host differs by: up to 0.2 µs in one process.
 APART_US, HOST_APART_US = 0.8, 0.3
