@@ -116,7 +116,7 @@ def dumped(folder: Path) -> list[Path]:
 def _cases_of_lines(path: Path) -> Iterator[Callable[[], Case]]:
     """The cases of a file, each that differs from those before it."""
     seen: set[Any] = set()
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(lines(path), 1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
@@ -148,7 +148,8 @@ def _is_new(case: Any, seen: set[Any]) -> bool:
     return new
 
 
-def _lines(path: Path) -> list[str]:
+def lines(path: Path) -> list[str]:
+    """The lines of a file of at most MOST_BYTES. Raises BadInput."""
     if (
         sniff(path)[0] == "empty"
     ):  # refuses what is no file, such as a pipe, which would be waited for
@@ -274,7 +275,7 @@ def _inside(folder: Path, name: str) -> Path | None:
 def _definition_of(path: Path) -> tuple[str, Definition]:
     """A definition by its name, and what is known of its calls."""
     try:
-        found = parsed("\n".join(_lines(path)))
+        found = parsed("\n".join(lines(path)))
         axes, inputs = found.get("axes") or {}, (found.get("inputs") or {}).values()
         values = {axis: one.get("value") for axis, one in axes.items()}
         dtypes = [str(one["dtype"]) for one in inputs if one.get("shape")]
@@ -375,12 +376,13 @@ def counted(paths: Sequence[Path]) -> tuple[list[ServedPoint], list[str]]:
     `ncuflow step annotate --workload` writes, or of any other workload, in which each point counts once."""
     listed = [file for path in paths for file in _point_files(path)]
     if not listed:
-        found, refused = of_files(paths)
-        return [ServedPoint(point) for some in found.values() for point in some], refused
+        of_targets, refused = of_files(paths)
+        return [ServedPoint(point) for some in of_targets.values() for point in some], refused
     served = []
     for file in listed:
+        (found,) = of_points([file]).values()
         counts = {row["id"]: row.get("count", 1) for row in read_json(file)}
-        for point in next(iter(of_points([file]).values())):
+        for point in found:
             count = counts[point.id]
             if type(count) is not int or count < 1:
                 raise BadInput(file, f"{point.id}: a count that is no number from 1")
@@ -401,13 +403,15 @@ def _known() -> Any:
     return read_yaml(MODELS)
 
 
-def of_model(name: str) -> list[ServedPoint]:
-    """What each step of a model calls, by its public configuration. Raises UsageError for one that is not known."""
+def of_model(name: str, steps: Sequence[JsonObject] | None = None) -> list[ServedPoint]:
+    """What steps of a model call, by its public configuration: its usual ones, one of each, unless given with their "times" and
+    over how many "ranks". Raises UsageError for a model that is not known."""
     models = _known()["models"]
     if name not in models:
         raise UsageError(f"--model {name!r}: choose from {', '.join(models)}")
+    model = {"kv_heads": None, "mla_heads": None, **models[name]}
     every = [
-        {"kv_heads": None, "mla_heads": None, **models[name], **step} for step in _known()["steps"]
+        {**_divided(model, step.get("ranks", 1)), **step} for step in steps or _known()["steps"]
     ]
     return joined(
         [
@@ -419,10 +423,18 @@ def of_model(name: str) -> list[ServedPoint]:
     )
 
 
+def _divided(model: Mapping[str, Any], ranks: int) -> JsonObject:
+    """The sizes of one rank of a model."""
+    parts = ("qo_heads", "kv_heads", "mla_heads", "intermediate")
+    return {k: max(1, v // ranks) if v and k in parts else v for k, v in model.items()}
+
+
 def _called(call: Mapping[str, Any], sizes: Mapping[str, Any]) -> ServedPoint:
     params = {name: int(evaluate(str(text), sizes)) for name, text in call["params"].items()}
     (point,) = points(load(call["target"]), [{**call.get("set", {}), **params}])
-    return ServedPoint(point, int(evaluate(str(call["calls"]), sizes)), call.get("plans"))
+    times, plans = sizes.get("times", 1), call.get("plans")
+    count = int(evaluate(str(call["calls"]), sizes))
+    return ServedPoint(point, count * times, plans and plans * times)
 
 
 def joined(served: Sequence[ServedPoint]) -> list[ServedPoint]:

@@ -6,9 +6,10 @@
     ncuflow upgrade bisect …                                        which release did it
 
 A version is a number, a wheel or a folder; --from is what is installed unless given. A workload is a folder or a points.json of
-`ncuflow step annotate --workload`, whose counts weigh the shapes, what `ncuflow workload` reads, or a model by its name. Both
-versions are compiled at the same time; each shape is compared with its float32 reference, then timed in turns: its kernels, its
-call on the host, and plan(). What is slower on the GPU is explained by counters. Code of both runs as the user who asks.
+`ncuflow step annotate --workload`, whose counts weigh the shapes, what `ncuflow workload` reads, or a model by its name. With
+--model it may be a benchmark's: results of vLLM's or SGLang's (bench serve, bench_serving, bench_one_batch), or vLLM's lists.
+Both versions are compiled at the same time; each shape is compared with its float32 reference, then timed in turns: its kernels,
+its call on the host, and plan(). What is slower on the GPU is explained by counters. Code of both runs as the user who asks.
 
 exit  0 no slower    1 nothing could be run    2 bad input    3 slower somewhere, on the GPU or the host    4 wrong somewhere
 """
@@ -76,7 +77,7 @@ def command(
     from ncuflow.experiments.upgrade import EXIT, read, upgrade_text
     from ncuflow.experiments.upgrading import UpgradePlan, bisected, upgraded
     from ncuflow.pages.html import experiments as page
-    from ncuflow.sweep import workloads
+    from ncuflow.sweep import benchmarks
 
     not_over(out, again, *(workload or ()))
     not_over(html, again, *(workload or ()))
@@ -87,8 +88,7 @@ def command(
     else:
         if not to or not (workload or model):
             raise UsageError("--to VERSION and --workload or --model are needed, or --again RECORD")
-        shapes, refused = workloads.counted(workload) if workload else ([], [])
-        shapes = workloads.joined([*shapes, *(workloads.of_model(model) if model else ())])
+        shapes, refused = benchmarks.served(workload or [], model)
         asked = (named(from_), named(to) or "", effect, patience, jobs, explained, cache, refused)
         plan = UpgradePlan(shapes, *asked, slopes, keep=lambda found: _keep(found, out))
         found = upgraded(plan)
