@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from conftest import ROOT
 
 from ncuflow.experiments.record import read as trials
 from ncuflow.experiments.text import reasons
-from ncuflow.experiments.upgrade import read, summed, upgrade_text
+from ncuflow.experiments.upgrade import EXIT, Upgrade, read, summed, upgrade_text, verdict
 from ncuflow.export.formats import commands, upgraded
 from ncuflow.pages.html import experiments as page
 
@@ -52,38 +53,120 @@ def test_what_is_slower_beyond_the_threshold_is_a_case_that_does_not_hold(tmp_pa
     assert "4 of 5 requirements do not hold." in summary.read_text()
 
 
-@pytest.mark.parametrize("status", [0, 3])
-def test_the_script_writes_what_ci_shows_and_ends_as_the_upgrade(tmp_path, status):
-    record = tmp_path / "made.json"
-    record.write_text(trial_data.upgraded().model_dump_json())
+EXPRESSION = re.compile(r"\$\{\{\s*([\w.]+)\s*\}\}")
+
+
+def acted(folder: Path, given: dict[str, str], **env: str) -> tuple[int, dict[str, str], str]:
+    """(status, outputs, what it printed) of action.yml, whose steps run as GitHub runs those of a composite action."""
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    said = {
+        f"inputs.{k}": given.get(k, one.get("default", "")) for k, one in action["inputs"].items()
+    }
+    said["github.action_path"] = str(ROOT)
+    status, printed = 0, ""
+
+    def filled(text: str) -> str:
+        return EXPRESSION.sub(lambda match: said.get(match[1], ""), text)
+
+    for step in action["runs"]["steps"]:
+        assert step["shell"] == "bash"
+        script, out = folder / "step.sh", folder / "outputs"
+        script.write_text(filled(step["run"]))
+        told = env | {name: filled(text) for name, text in step["env"].items()}
+        told |= {"GITHUB_OUTPUT": str(out), "GITHUB_STEP_SUMMARY": str(folder / "step.md")}
+        done = ran("bash", "--noprofile", "--norc", "-eo", "pipefail", script, cwd=folder, **told)
+        lines = out.read_text().splitlines() if out.exists() else []
+        pairs = (line.partition("=") for line in lines)
+        said |= {f"steps.{step['id']}.outputs.{name}": value for name, _, value in pairs}
+        status, printed = done.returncode, printed + done.stdout
+        if status:
+            break
+    return status, {name: filled(one["value"]) for name, one in action["outputs"].items()}, printed
+
+
+def ended(outcome: str) -> Upgrade:
+    found = trial_data.upgraded()
+    points = found.trials[0].points
+    if outcome == "wrong":
+        points[0] = trial_data.point(trial_data.as_is, 3, outcome="wrong")
+        points[0].reason, points[0].timing = "an LSE", None
+    elif outcome == "same":
+        found = trial_data.upgraded(100.0)
+        points = found.trials[0].points
+        points[0] = trial_data.point(trial_data.as_is, 3, 100.0, "same")
+        found.gpu_time = found.plan_time = None
+    found.outcome = verdict(points)
+    assert found.outcome == outcome
+    return found
+
+
+@pytest.mark.parametrize("outcome", ["same", "slower", "wrong", None])
+def test_the_action_shows_what_ci_shows_and_ends_as_the_upgrade(tmp_path, outcome):
     program = tmp_path / "bin/ncuflow"
     program.parent.mkdir()
-    python = f"exec '{os.sys.executable}' -m ncuflow"  # type: ignore[attr-defined]
-    program.write_text(
-        f'#!/bin/sh\nif [ "$1" = upgrade ]; then echo "$@" >said; cp made.json upgrade.json; exit {status}; fi\n{python} "$@"\n'
-    )
+    status = EXIT[outcome] if outcome else 1
+    if outcome:
+        (tmp_path / "made.json").write_text(ended(outcome).model_dump_json())
+    program.write_text(f"""#!/bin/sh
+if [ "$1" = upgrade ]; then echo "$@" >said; cp made.json upgrade.json; exit {status}; fi
+exec '{sys.executable}' -m ncuflow "$@"
+""")
     program.chmod(0o755)
-    told = {"PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    told |= {"NCUFLOW_WORKLOAD": "called", "NCUFLOW_TO": "0.7.2; rm -rf x", "NCUFLOW_FROM": ""}
-    told |= {"NCUFLOW_THRESHOLD": "2%", "GITHUB_STEP_SUMMARY": "step.md"}
-    told["GITHUB_OUTPUT"] = "outputs"
-    done = ran("bash", ROOT / "scripts/upgrade-gate", cwd=tmp_path, **told)
-    assert done.returncode == status, done.stderr
+    (tmp_path / "upgrade.json").write_text("of the night before")
+    path = f"{program.parent}:{os.environ['PATH']}"
+    given = {"workload": "called", "to": "0.7.2; rm -rf x"}
+    code, outputs, printed = acted(tmp_path, given, PATH=path, PYTHONPATH=str(ROOT))
+    assert code == status == {"same": 0, "slower": 3, "wrong": 4, None: 1}[outcome], printed
+    record = tmp_path / "upgrade.json"
+    assert outputs == {"status": str(status), "record": str(record)}
     words = (tmp_path / "said").read_text()
-    assert "--to 0.7.2; rm -rf x --effect 2%" in words and "--from" not in words
-    assert "::error title=twice/toy_n3" in done.stdout
-    assert "do not hold" in (tmp_path / "step.md").read_text()
-    assert f"status={status}\n" in (tmp_path / "outputs").read_text()
+    assert (
+        words
+        == "upgrade --to 0.7.2; rm -rf x --effect 2% --out upgrade.json --workload called --html upgrade.html\n"
+    )
+    assert record.exists() == (tmp_path / "step.md").exists() == (outcome is not None)
+    if outcome is None:
+        return
+    bad = ET.parse(tmp_path / "junit.xml").getroot().attrib["failures"]
+    assert bad == {"same": "0", "slower": "4", "wrong": "3"}[outcome]
+    assert printed.count("::error title=") == int(bad)
+    summary = (tmp_path / "step.md").read_text()
+    assert (f"{bad} of" in summary) == (bad != "0") and ("an LSE" in summary) == (
+        outcome == "wrong"
+    )
 
 
 def test_the_action_gives_each_input_to_its_script_and_none_to_a_shell() -> None:
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     (step,) = action["runs"]["steps"]
-    assert set(action["inputs"]) == {"workload", "from", "to", "threshold"}
+    assert set(action["inputs"]) == {"workload", "model", "from", "to", "threshold"}
     assert {f"${{{{ inputs.{name} }}}}" for name in action["inputs"]} <= set(step["env"].values())
     assert "${{" not in step["run"]
     script = (ROOT / "scripts/upgrade-gate").read_text()
     assert set(step["env"]) - {"NCUFLOW_ACTION"} <= set(re.findall(r"NCUFLOW_[A-Z]+", script))
+
+
+def test_a_record_of_each_night_is_kept_on_a_runner_that_keeps_its_folder(tmp_path: Path) -> None:
+    steps = yaml.safe_load((ROOT / "examples/ci/nightly.yml").read_text())["jobs"]["nightly"][
+        "steps"
+    ]
+    (keep,) = (step["run"] for step in steps if step.get("name") == "keep the record")
+    work, origin = tmp_path / "work", tmp_path / "origin.git"
+    who = ("-c", "user.name=x", "-c", "user.email=x@localhost")
+    ran("git", "init", "-q", "--bare", origin, cwd=tmp_path)
+    ran("git", "clone", "-q", origin, work, cwd=tmp_path)
+    (work / "first").write_text("")
+    ran("git", "add", ".", cwd=work)
+    ran("git", *who, "commit", "-q", "-m", "first", cwd=work)
+    for night in ("01", "02", "03"):
+        ran("git", "clean", "-ffdxq", cwd=work)  # as actions/checkout does
+        (work / "upgrade.json").write_text(night)
+        done = ran(
+            "bash", "-e", "-c", keep.replace("date -u +%F", f"echo 2026-11-{night}"), cwd=work
+        )
+        assert done.returncode == 0, done.stderr
+    kept = ran("git", "ls-tree", "--name-only", "ncuflow-history", cwd=origin).stdout.split()
+    assert kept == [f"2026-11-{night}.json" for night in ("01", "02", "03")]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -93,7 +176,8 @@ def test_a_recipe_uses_inputs_that_the_action_has_and_shell_that_parses(path: Pa
     steps = [step for job in recipe["jobs"].values() for step in job["steps"]]
     used = [step for step in steps if "ncuflow@" in step.get("uses", "")]
     assert len(used) == 1 and set(used[0]["with"]) <= set(inputs)
-    assert {name for name, one in inputs.items() if one.get("required")} <= set(used[0]["with"])
+    required = {name for name, one in inputs.items() if one.get("required")}
+    assert required <= set(used[0]["with"]) and {"workload", "model"} & set(used[0]["with"])
     for step in steps:
         if "run" in step:
             assert "${{" not in step["run"]

@@ -16,7 +16,7 @@ image = (
 app = modal.App("ncuflow-upgrade", image=image)
 
 
-@app.function(gpu="H100", timeout=3600)
+@app.function(gpu="H100!", timeout=3600)  # for a plain H100 Modal may give an H200
 def upgraded(words: list[str]) -> tuple[int, str, str]:
     """(exit status, what it says, the record) of `ncuflow upgrade` with these words."""
     done = subprocess.run(
