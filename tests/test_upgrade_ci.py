@@ -20,6 +20,7 @@ from ncuflow.experiments.text import reasons
 from ncuflow.experiments.upgrade import EXIT, Upgrade, read, summed, upgrade_text, verdict
 from ncuflow.export.formats import commands, upgraded
 from ncuflow.pages.html import experiments as page
+from ncuflow.race.record import Exponent, PlanAt, PlanCurve
 
 RECIPES = sorted((ROOT / "examples/ci").glob("*.yml"))
 
@@ -33,6 +34,20 @@ def test_sums_count_each_shape_as_often_as_it_runs() -> None:
     assert found.gpu_time.outcome == "slower"
     assert (found.plan_time.shapes, found.plan_time.base_us) == (1, 100.0)
     assert re.search(r"as often as they run: 4.000 µs → 4.300 µs", upgrade_text(found))
+
+
+def test_a_plan_that_is_slower_for_many_sequences_alone_is_found(tmp_path: Path) -> None:
+    found = ended("same")
+    flat = Exponent(slope=0, low=0, high=0)
+    curve = [(1, 100.0), (64, 108.0), (1024, 160.0)]
+    points = [PlanAt(batch=n, timing=trial_data.timing(100.0, us)) for n, us in curve]
+    found.shapes[1].plan_curve = PlanCurve(points=points, base=flat, change=flat)
+    assert verdict([*found.points.values()], found.shapes) == "slower"
+    assert "at 1024; slower at 1,024 sequences\n" in upgrade_text(found)
+    path = tmp_path / "upgrade.json"
+    path.write_text(found.model_dump_json())
+    (bad,) = (case for case in upgraded(path, 0) if case.why)
+    assert bad.hold.startswith("plan() of 1024 sequences no slower")
 
 
 def test_what_is_slower_beyond_the_threshold_is_a_case_that_does_not_hold(tmp_path: Path) -> None:

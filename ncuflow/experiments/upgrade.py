@@ -12,7 +12,7 @@ from ncuflow.experiments.record import PointTrial, Trial
 from ncuflow.experiments.text import case_lines, host_lines, reasons
 from ncuflow.format import MISSING, aligned, in_one_unit, micro, with_unit
 from ncuflow.io import conforming, read_json
-from ncuflow.race.measure import with_interval
+from ncuflow.race.measure import HOST_APART, with_interval
 from ncuflow.race.record import HostState, Outcome, PlanCurve, Relative, TurnsTiming
 from ncuflow.race.rounds import Interval, judge
 from ncuflow.record import Chance, Count, Effect, Microseconds, Seconds, Strict
@@ -143,9 +143,22 @@ def outcomes(point: PointTrial) -> dict[str, Outcome]:
     return {gpu: point.outcome} | {name: one.outcome for name, one in hosts.items() if one}
 
 
-def verdict(points: Sequence[PointTrial]) -> Verdict:
-    """Of an upgrade, from all that was measured."""
+def curved(curve: PlanCurve) -> dict[int, Outcome]:
+    """The verdicts of plan() by the number of sequences, as of host times in processes of their own."""
+    found: dict[int, Outcome] = {}
+    for one in curve.points:
+        change, noise = (
+            Interval(of.estimate, of.low, of.high) for of in (one.timing.change, one.timing.noise)
+        )
+        found[one.batch] = judge(change, HOST_APART, max(HOST_APART, noise.farthest))
+    return found
+
+
+def verdict(points: Sequence[PointTrial], shapes: Sequence[UpgradedShape] = ()) -> Verdict:
+    """Of an upgrade, from all that was measured; of a curve that plan() is slower somewhere."""
     found = {one for point in points for one in outcomes(point).values()}
+    curves = [curved(shape.plan_curve) for shape in shapes if shape.plan_curve]
+    found |= {one for curve in curves for one in curve.values() if one == "slower"}
     if found & {*WRONG}:
         return "wrong"
     order: tuple[Verdict, ...] = ("slower", "undecided", "faster", "same")
@@ -283,7 +296,9 @@ def _curve(point: str, curve: PlanCurve) -> str:
     spelled = [
         f"{one.slope:.2f} ({one.low:.2f} to {one.high:.2f})" for one in (curve.base, curve.change)
     ]
-    return f"{point}: plan() grows as batch to the power of {' → '.join(spelled)}: {times}"
+    slower = [f"{batch:,}" for batch, outcome in curved(curve).items() if outcome == "slower"]
+    told = f"; slower at {', '.join(slower)} sequences" if slower else ""
+    return f"{point}: plan() grows as batch to the power of {' → '.join(spelled)}: {times}{told}"
 
 
 def _uncounted(trial: Trial) -> Iterator[str]:

@@ -224,7 +224,7 @@ def _concluded(found: Upgrade, plan: UpgradePlan, begun: float) -> None:
     effect = max(of_host, default=HOST_EFFECT)
     found.call_time = summed(found.shapes, found.points, kinds[1], effect)
     found.plan_time = summed(found.shapes, found.points, kinds[2], effect, plans=True)
-    found.outcome = verdict([*found.points.values()])
+    found.outcome = verdict([*found.points.values()], found.shapes)
     found.seconds = round(monotonic() - begun, 1)
     plan.keep(found)
 

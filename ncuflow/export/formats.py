@@ -188,6 +188,19 @@ def upgraded(path: Path, threshold: float) -> list[CheckedPoint]:
         for kind, outcome in upgrade.outcomes(point).items():
             if (timing := upgrade.KINDS[kind](point)) is not None:
                 cases.append(_timed(point.point, kind, timing, outcome, threshold))
+    for shape in found.shapes:
+        if (curve := shape.plan_curve) is not None:
+            verdicts = upgrade.curved(curve)
+            cases += [
+                _timed(
+                    shape.point,
+                    f"plan() of {one.batch} sequences",
+                    one.timing,
+                    verdicts[one.batch],
+                    threshold,
+                )
+                for one in curve.points
+            ]
     return cases
 
 
