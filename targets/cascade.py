@@ -3,7 +3,8 @@
 ``variant`` flat is what a server does without: decode over page tables in each of which the prefix's pages stand.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 from ncuflow.target import attention
@@ -56,6 +57,13 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     wrapper, plan = make(p, q, (shared, own), whole)
     run, outputs = returning(lambda: wrapper.run(q, (k, v)))
     plan()
+
+    def shared_alone() -> None:
+        half = _every_other(own)
+        vars(own).update(vars(half))
+        vars(whole).update(vars(_joined(p, shared, half)))
+        plan()
+
     return Launch(
         run=run,
         output=outputs,
@@ -65,8 +73,27 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         allocates=True,
         plan=plan,
         info=attention.plan_info(getattr(wrapper, "_batch_prefill_wrappers", [wrapper])[0]),
-        extremes=attention.far_logits([q], [k], p["head_dim"]),
+        extremes=attention.far_logits([q], [k], p["head_dim"])
+        | {"sequences without a token of their own": shared_alone},
     )
+
+
+def _every_other(own: PageTable) -> PageTable:
+    """The tokens of every other sequence alone."""
+    ends = own.indptr.tolist()
+    kept = [
+        own.indices[a:b] if i % 2 else own.indices[:0] for i, (a, b) in enumerate(pairwise(ends))
+    ]
+    last, found = own.last_page_len.clone(), [n * (i % 2) for i, n in enumerate(own.lengths)]
+    last[::2] = 0
+    return PageTable(*_laid(kept, own.indptr), last, found, own.page_size)
+
+
+def _laid(parts: Sequence[Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
+    """(where each sequence's pages begin, all of them)."""
+    import torch
+
+    return like.new_tensor([0, *accumulate(map(len, parts))]), torch.cat([*parts])
 
 
 def _tables(p: Params, inputs: Inputs) -> tuple[PageTable, PageTable]:
@@ -88,12 +115,10 @@ def _joined(p: Params, shared: PageTable, own: PageTable) -> PageTable:
     """The page table in which each sequence has the prefix's pages before its own."""
     import torch
 
-    batch = p["batch"]
-    both = (shared.indices.expand(batch, -1), own.indices.reshape(batch, -1))
-    indices = torch.cat(both, dim=1)
-    starts = torch.arange(batch + 1, dtype=torch.int32, device=indices.device) * indices.shape[1]
-    lengths = [p["prefix"] + p["kv_len"]] * batch
-    return PageTable(starts, indices.flatten(), own.last_page_len, lengths, p["page_size"])
+    both = [torch.cat((shared.indices, own.indices[a:b])) for a, b in pairwise(own.indptr.tolist())]
+    last = own.last_page_len.where(own.last_page_len > 0, shared.last_page_len)
+    lengths = [p["prefix"] + length for length in own.lengths]
+    return PageTable(*_laid(both, own.indptr), last, lengths, p["page_size"])
 
 
 Planned = tuple[Any, Callable[[], None]]  # (wrapper, its plan())

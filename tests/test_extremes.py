@@ -257,7 +257,7 @@ class Wrapper:
 
     def run(self, q: Any, cache: Any, out: Any = None, return_lse: bool = False) -> Any:
         out = torch.empty_like(q) if out is None else out
-        sums = torch.full(q.shape[:2], -torch.inf)
+        sums = torch.full(q.shape[:2], torch.nan if self.fault == "none" else -torch.inf)
         first = self.queries.tolist() if self.queries is not None else range(len(q) + 1)
         for row in range(len(self.last)):
             pages = self.indices[int(self.indptr[row]) : int(self.indptr[row + 1])].long()
@@ -441,6 +441,34 @@ def test_far_logits_in_every_kind_of_attention(target, attention, monkeypatch) -
             monkeypatch.setattr(kind, "fault", "")
             wrong = [name for name, why in found.items() if why is not None]
             assert wrong and BELOW in wrong[0], found
+
+
+class Levels(Wrapper):
+    """Attention over pages of a prefix and over a sequence's own, merged."""
+
+    def plan(self, rows: Any, *given: Any, **settings: Any) -> None:
+        self.levels = [Wrapper() for _ in rows]
+        for level, each, *table in zip(self.levels, rows, *given[:3], strict=True):
+            level.plan(each, *table)
+            level.fault = self.fault
+
+    def run(self, q: Any, cache: Any) -> Any:
+        pairs = zip(*(level.run(q, cache, return_lse=True) for level in self.levels), strict=True)
+        value, sums = (torch.stack(both, 1) for both in pairs)
+        return merged(value, sums, False)[0].to(q.dtype)
+
+
+def test_a_level_without_a_token_adds_nothing(attention: type[Wrapper], monkeypatch) -> None:
+    monkeypatch.setattr(
+        sys.modules["flashinfer"], "MultiLevelCascadeAttentionWrapper", Levels, raising=False
+    )
+    monkeypatch.setitem(load("cascade").prepare.__globals__, "plan_info", lambda wrapper: {})
+    shape = {"qo_heads": 4, "kv_heads": 2, "head_dim": 64, **SEVERAL["cascade"]}
+    shape |= {"variant": "cascade", "batch": 3}
+    assert set(judged("cascade", **shape).values()) == {None}
+    monkeypatch.setattr(Levels, "fault", "none")
+    wrong = [name for name, why in judged("cascade", **shape).items() if why is not None]
+    assert wrong == ["sequences without a token of their own"]
 
 
 def test_the_worst_of_a_result_of_infinities_is_one_that_is_asked_for() -> None:
