@@ -231,7 +231,7 @@ def far(dim: int) -> float:
     return 4.0 * math.ceil(8.5 * math.sqrt(dim))
 
 
-BELOW = "finite logits far below 0"
+BELOW, ABOVE = "finite logits far below 0", "finite logits far above 0"
 
 
 def far_logits(
@@ -247,7 +247,7 @@ def far_logits(
 
     return {
         BELOW: partial(put, -1.0),
-        "finite logits far above 0": partial(put, 1.0),
+        ABOVE: partial(put, 1.0),
     }
 
 
@@ -341,7 +341,7 @@ def no_nvfp4(p: Params) -> str | None:
 def with_sums(
     asked: dict[str, bool], puts: Mapping[str, Callable[[], None]]
 ) -> dict[str, Callable[[], None]]:
-    """Extreme inputs, before which the LSE is compared too: of the point's own, and of logits far below 0. asked: the further
+    """Extreme inputs, before which the LSE is compared too: of the point's own, and of logits far from 0. asked: the further
     arguments of run()."""
 
     def with_or_without(lse: bool, put: Callable[[], None] | None = None) -> Callable[[], None]:
@@ -354,7 +354,9 @@ def with_sums(
 
     first = {"its LSE": with_or_without(True)}
     first |= {
-        f"the LSE of {one}": with_or_without(True, puts[one]) for one in (BELOW,) if one in puts
+        f"the LSE of {one}": with_or_without(True, puts[one])
+        for one in (BELOW, ABOVE)
+        if one in puts
     }
     return first | {what: with_or_without(False, put) for what, put in puts.items()}
 
