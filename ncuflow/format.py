@@ -75,8 +75,9 @@ def percent(fraction: float | None, digits: int = 0) -> str:
 
 
 def change(value: float) -> str:
-    """A relative change, of 1, with its sign."""
-    return f"{'+' if value > 0 else '−' if value < 0 else ''}{percent(abs(value), 1)}"
+    """A relative change, of 1, with its sign; of what is 0.0 % without one."""
+    size = percent(abs(value), 1)
+    return size if size == percent(0, 1) else f"{'+' if value > 0 else '−'}{size}"
 
 
 def pct(value: float | None, digits: int = 0) -> str:

@@ -159,7 +159,8 @@ def test_each_call_is_in_a_range_that_step_reads(engine: Path, tmp_path: Path) -
         in done.told
     )
     assert (
-        "without a range, 1 times: BatchDecodeWithPagedKVCacheWrapper.run: positions" in done.told
+        "without a range, calls of 1 shape: BatchDecodeWithPagedKVCacheWrapper.run: positions"
+        in done.told
     )
     # what advise and try take
     for name, count in (("decode", 3), ("rmsnorm", 2)):
@@ -483,7 +484,7 @@ def test_an_engine_runs_whatever_becomes_of_its_ranges(engine: Path) -> None:
     )
     done = annotated(engine)
     assert done.code == 7 and "1" in done.said
-    assert "without a range, 1 times: rmsnorm: KeyError: 'input'" in done.told
+    assert "without a range, calls of 1 shape: rmsnorm: KeyError: 'input'" in done.told
     (engine / "torch.py").write_text(
         TORCH.replace("_with_args_", "_by_another_name_")
     )  # a later torch's

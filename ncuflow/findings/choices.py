@@ -32,9 +32,8 @@ from ncuflow.target.contract import Choice, known, traits
 Fixed = tuple[tuple[str, Any], ...]
 Samples = tuple[float, ...]
 ALPHA = 0.01
-FURTHER = math.log(
-    1.5
-)  # between the times of pairs that all gain, or all lose: from there on what tells them apart is told
+# Between the times of pairs that all gain, or all lose: from there on what tells them apart is told.
+FURTHER = math.log(1.5)
 APART = 0.05  # by how much pairs with a change differ from those within noise, to be told apart
 # Pairs of a side from which a bound of a parameter is told; of fewer only the values themselves are.
 FEWEST_RULED = 3

@@ -40,15 +40,21 @@ class PlanTime:
 
 
 def planned(points: Sequence[Point]) -> list[PlanTime]:
-    """A row per kernel that does the work of a planned call, in the order of the points."""
+    """A row per kernel that does the work of a planned call, or per backend where no kernel was traced, in the order of the
+    points."""
     found: dict[str, list[tuple[float, float]]] = {}
     for point in points:
         plan, cold = (point["measurement"].get(name) for name in ("plan_us", "time_cold_us"))
-        own = [kernel for kernel in point["kernels"] if not is_merge(kernel)]
-        if plan and cold and own:
-            longest = max(own, key=lambda kernel: kernel["duration_ns"] or 0)
-            found.setdefault(longest["name"], []).append((plan, plan / cold))
+        if plan and cold:
+            found.setdefault(_worker(point), []).append((plan, plan / cold))
     return [_row(name, *zip(*times, strict=True)) for name, times in found.items()]
+
+
+def _worker(point: Point) -> str:
+    own = [kernel for kernel in point["kernels"] if not is_merge(kernel)]
+    if own:
+        return max(own, key=lambda kernel: kernel["duration_ns"] or 0)["name"]
+    return str(point["info"].get("backend") or point["params"].get("backend", "not traced"))
 
 
 def _row(name: str, plans: Sequence[float], quotients: Sequence[float]) -> PlanTime:

@@ -8,7 +8,7 @@ from statistics import mode
 from typing import Any
 
 from ncuflow.findings.join import WAITED, led_by_torch, ratio
-from ncuflow.format import plain
+from ncuflow.format import percent, plain
 from ncuflow.model import Kernel, Point, Results
 from ncuflow.pages import Context
 from ncuflow.target.contract import known
@@ -22,13 +22,14 @@ MMA_FLOP = 4096  # of an HMMA.16816: in these the cadence of any tensor instruct
 MOVED = 1.5  # times the bytes needed: from there on what passes DRAM is told
 # Peaks of two tensor instructions differ by a third or more (HMMA does 2/3 of HGMMA); replay passes by a per cent.
 SAME_PEAK = 1.1
+SAME_RATE = 0.03  # by which two lines differ at most that are drawn as one
 
 
 @dataclass(frozen=True)
 class Axis:
     """name: the parameter along x, or "point"; rate: the measurement column along y; others: what also varies.
 
-    further: how many lines are beyond those that a figure holds.
+    further: how many lines are beyond those that a figure holds and those that these cover.
     """
 
     name: str
@@ -72,39 +73,62 @@ def axis_of(points: list[Point]) -> Axis:
     for axis in axes:
         lines = _all_lines(points, axis)
         if any(len(members) > 1 for _, members in lines):
-            return replace(axis, further=len(lines) - len(_lines(points, axis)))
+            shown = sum(len(alike) for alike in _together(points, axis))
+            return replace(axis, further=len(lines) - shown)
     return Axis("point", rate, tuple(found))
 
 
 def series_of(points: list[Point], axis: Axis) -> list[Curve]:
-    """The lines of a figure, the longest first; ``axis.further`` counts those that it leaves out."""
+    """The lines of a figure, the longest first; ``axis.further`` counts those that it leaves out. One that would be covered has
+    its name beside that of the line over it."""
     base = [value for _, value in usual(points, axis)]
-    return [
-        _series(_label(key, base, axis.others), members, axis)
-        for key, members in _lines(points, axis)
-    ]
+    shown = []
+    for alike in _together(points, axis):
+        names = [_label(key, base, axis.others) for key, _ in alike]
+        first, *others = sorted(names, key=len)
+        label = first + f"; within {percent(SAME_RATE)}: {'; '.join(others)}" * bool(others)
+        shown.append(_series(label, alike[0][1], axis))
+    return shown
 
 
 def drawn(points: list[Point], axis: Axis) -> list[Point]:
     """The points of these lines: what is drawn, and what its ceilings are those of."""
-    return [point for _, members in _lines(points, axis) for point in members]
+    return [point for alike in _together(points, axis) for point in alike[0][1]]
 
 
 def usual(points: list[Point], axis: Axis) -> list[tuple[str, Any]]:
     """The settings beside the axis of the line that has most of the most frequent ones."""
-    keys = [key for key, _ in _lines(points, axis)]
+    keys = [key for alike in _together(points, axis) for key, _ in alike]
     modes = list(map(mode, zip(*keys, strict=True)))
     near = max(keys, key=lambda key: sum(map(eq, key, modes)), default=())
     return list(zip(axis.others, near, strict=False))
 
 
-def _lines(points: list[Point], axis: Axis) -> list[Line]:
-    """At most eight, the best point's always among them: a page leads with that point."""
-    lines, top = _all_lines(points, axis), best(points, axis.rate)
-    leading = next((line for line in lines if top in line[1]), None)
-    if leading is None or leading in lines[:MOST_SERIES]:
-        return lines[:MOST_SERIES]
-    return [*lines[: MOST_SERIES - 1], leading]
+def _together(points: list[Point], axis: Axis) -> list[list[Line]]:
+    """At most eight lines, each with those that it would cover; the best point's always among them, as a page leads with that
+    point, and over those that it covers."""
+    found: list[list[Line]] = []
+    top = best(points, axis.rate)
+    for line in _all_lines(points, axis):
+        alike = next((one for one in found if _covers(one[0], line, axis)), None)
+        if alike is None:
+            found.append([line])
+        else:
+            alike.insert(0 if top in line[1] else len(alike), line)
+    leading = next((alike for alike in found if top in alike[0][1]), None)
+    if leading is None or leading in found[:MOST_SERIES]:
+        return found[:MOST_SERIES]
+    return [*found[: MOST_SERIES - 1], leading]
+
+
+def _covers(first: Line, second: Line, axis: Axis) -> bool:
+    """Whether two lines of two points or more have the same x, and all but the same rates."""
+    mine, theirs = (
+        {p["params"][axis.name]: as_sent(p)["measurement"][axis.rate] for p in members}
+        for _, members in (first, second)
+    )
+    alike = len(mine) > 1 and mine.keys() == theirs.keys()
+    return alike and all(abs(theirs[x] - y) <= SAME_RATE * y for x, y in mine.items())
 
 
 def _all_lines(points: list[Point], axis: Axis) -> list[Line]:
@@ -119,9 +143,9 @@ def _all_lines(points: list[Point], axis: Axis) -> list[Line]:
 
 
 def best(points: list[Point], rate: str) -> Point | None:
-    """The point of the highest rate (sent, where links are the roof) of FlashInfer's calls whose main kernel is its own and of
-    those that have a share of a ceiling, if there are any: a rate above what streams is that of what L2 kept. Of rates of bytes
-    that of those whose bytes passed DRAM, if there are any. None where none has a rate."""
+    """The point of the highest rate (over links, where they are its roof) of FlashInfer's calls whose main kernel is its own and
+    of those that have a share of a ceiling, if there are any: a rate above what streams is that of what L2 kept. Of rates of
+    bytes that of those whose bytes passed DRAM, if there are any. None where none has a rate."""
     own = _own(points, rate)
     held = [p for p in own if p["measurement"].get(f"{rate}_fraction_measured") is not None] or own
     moved = [p for p in held if (p["measurement"].get("bytes_beyond_dram_pct") or 0) < PAST_DRAM]
@@ -154,15 +178,15 @@ def _fastest(points: list[Point], rate: str) -> Point | None:
 
 
 def sent(point: Point) -> Context | None:
-    """What each rank sends over its links, GB/s, and its share, of 1, of a copy between two GPUs measured beside it; None of a
-    point whose target sends nothing."""
+    """The bus bandwidth: what each rank has to send over its links, GB/s; a copy between two GPUs measured beside it, and its
+    share, of 1, of that. None of a point whose target sends nothing."""
     row = point["measurement"]
     target = known().get(str(row.get("target")))
     if target is None or target.sent is None:
         return None
-    info = point["info"]
-    rate = ratio(info.get("sent_bytes"), row["time_cold_us"], 1e-3)
-    return {"gbs": rate, "share": ratio(rate, info.get("link_gb_s"))}
+    rate = ratio(target.sent(target.completed(point["params"])), row["time_cold_us"], 1e-3)
+    link = point["info"].get("link_gb_s")
+    return {"gbs": rate, "link": link, "share": ratio(rate, link)}
 
 
 def as_sent(point: Point) -> Point:

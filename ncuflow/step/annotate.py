@@ -472,7 +472,8 @@ class Annotations:
         calls = f"{sum(one.count for one in called)} calls in ranges ({told or 'nothing recorded'})"
         _say(f"process {os.getpid()}: {calls}; wrapped: {wrapped or 'nothing'}")
         for reason, n in self.refused.most_common(5):
-            _say(f"without a range, {n} times: {reason}")
+            # What was refused of a shape once is refused of all its calls, which nobody counted.
+            _say(f"without a range, calls of {n} shape{'s' * (n > 1)}: {reason}")
         if self.left_out:
             _say(f"{self.left_out} calls of rare shapes are not in the workload")
         self.write()

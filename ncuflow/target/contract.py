@@ -202,7 +202,7 @@ class Target:
     unable     why a GPU cannot run a point, beyond bf16 and memory, which are always checked
     backends   who can compute it, of those that FlashInfer has not for every GPU or that want something of the machine
     ranks      GPUs of one host that a point takes: with more than one it is timed, and neither traced nor counted
-    sent       bytes that each rank sends over its links: these are the roof of its points, which no DRAM is then
+    sent       bytes that each rank has to send over its links: these are the roof of its points, which no DRAM is then
     stops_tracing   whether nsys 2023.4 records nothing from the point's first launch on, so that it is traced after others;
                None where FlashInfer or the machine decides, and those are traced between
     memory     bytes that a point takes on the GPU; its work's unless given

@@ -68,9 +68,10 @@ CACHES = {"L2": "ceiling_l2_gbs", "L1": "ceiling_l1_gbs"}
 STALL_BARS, MOST_REASONS = 12, 6
 PLAIN = FuncFormatter(lambda value, _: plain(value))  # one way to print a number on both axes
 FEW_DECADES = 2  # between the outer powers of an axis, below which powers alone say too little
-WIDTH = 7.6  # inches
+WIDTH, MARGIN_BELOW = 7.6, 0.75  # inches
 Ceiling = tuple[str, str, float]  # source, label, the highest over the points
 LABEL_START, LABEL_CHARACTER = 0.45, 0.066  # of a legend beside the axes, inches
+LABEL_WIDTH, LABEL_LINE = 36, 0.15  # characters of a line of a label, and its height, inches
 
 
 def new(
@@ -79,7 +80,10 @@ def new(
     """An empty figure with margins in inches: fixed ones, as a layout engine would draw everything twice."""
     figure = Figure(figsize=(WIDTH, height))
     figure.subplots_adjust(
-        left=left / WIDTH, right=1 - right / WIDTH, top=1 - top / height, bottom=0.75 / height
+        left=left / WIDTH,
+        right=1 - right / WIDTH,
+        top=1 - top / height,
+        bottom=MARGIN_BELOW / height,
     )
     return figure, figure.add_subplot()
 
@@ -115,13 +119,24 @@ def svg(figure: Figure) -> str:
 
 
 def _legend(axes: Axes) -> None:
-    """Beside the axes: never on a point; they give way where a label is long."""
-    labels = axes.get_legend_handles_labels()[1]
-    if labels:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
-        room = LABEL_START + LABEL_CHARACTER * max(map(len, labels))
-        bounds = axes.figure.subplotpars
-        axes.figure.subplots_adjust(right=min(bounds.right, 1 - room / WIDTH))
+    """Beside the axes: never on a point; labels are wrapped, the axes give way where one is long and the figure where they are
+    many."""
+    handles, found = axes.get_legend_handles_labels()
+    # Within a setting, "kv_len 2048", no line ends.
+    joined = (re.sub(r"(?<![,;:]) ", "\N{NO-BREAK SPACE}", label) for label in found)
+    labels = [fill(one, LABEL_WIDTH, break_long_words=False, break_on_hyphens=False) for one in joined]  # fmt: skip
+    labels = [label.replace("\N{NO-BREAK SPACE}", " ") for label in labels]
+    if not labels:
+        return
+    axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
+    lines = [line for label in labels for line in label.splitlines()]
+    room, figure = LABEL_START + LABEL_CHARACTER * max(map(len, lines)), axes.figure
+    bounds, height = figure.subplotpars, figure.get_figheight()
+    figure.subplots_adjust(right=min(bounds.right, 1 - room / WIDTH))
+    if (longer := LABEL_LINE * len(lines) + MARGIN_BELOW - height * bounds.top) > 0:
+        bottom, top = MARGIN_BELOW, height * (1 - bounds.top)
+        figure.set_figheight(height + longer)
+        figure.subplots_adjust(bottom=bottom / (height + longer), top=1 - top / (height + longer))
 
 
 def measured(results: Results) -> list[Point]:
@@ -331,7 +346,7 @@ def sweep(results: Results) -> Figure:
         axes.axhline(height, ls=CEILING_STYLE[source], color=colour, lw=1,
                      label=f"{label} ceiling: {plain(height, '.0f')}")  # fmt: skip
     unit = {"tflops": "TFLOPS", "gbs": "GB/s"}[axis.rate]
-    work = "sent by each rank" if over_links else "analytic work"
+    work = "2(n − 1)/n of a message" if over_links else "analytic work"
     axes.set(xlabel=axis.name, ylabel=f"{unit} ({work} / cold event time)", ylim=(0, None))
     _plain_log(axes.xaxis, base=2)
     axes.yaxis.set_major_formatter(PLAIN)

@@ -6,6 +6,7 @@ lists it once.
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ncuflow.expression import names
@@ -29,7 +30,7 @@ from ncuflow.io import read_yaml, resource
 from ncuflow.model import Kernel, Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown import guide_kernels
-from ncuflow.pages.section import Findings, fared, file_and_line, roof, turned
+from ncuflow.pages.section import Findings, fared, file_and_line, of_build, roof, turned
 from ncuflow.pages.series import as_sent, axis_of, best, faster, sent, varying
 from ncuflow.target.contract import Choice, Option, Target, known, template_folders
 from ncuflow.target.launch import Params
@@ -102,6 +103,7 @@ def kernel(target: Target, results: Results, shown: Context) -> Context:
         "rate": axis.rate,
         "best": best(points, axis.rate),
         "points": points,
+        "built": partial(of_build, results),
         "opportunities": shown["opportunities"],
         "choices": shown_choices(results),
         "batches": (rows := batches(points, target)),
@@ -189,11 +191,12 @@ def prose(target: str) -> list[str]:
 
 
 def example(target: str) -> str:
-    """The code of its calls, one file that runs as it is."""
+    """The code of its calls, one file that runs as it is; of a target without one, a word where to get it."""
     found = [
         path for folder in template_folders() for path in (folder / "guide" / target).glob("*.py")
     ]
-    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(found))
+    without = "# A point's call: ncuflow export script POINT --out point.py\n"
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(found)) or without
 
 
 def main_axis(points: list[Point]) -> str:
@@ -257,10 +260,11 @@ def performance(found: Context) -> Context | None:
     line = max(lines, key=lambda line: (len(line), max(p["measurement"][rate] for p in line)))
     middle = line[len(line) // 2] if len(line) > 2 else None
     cells, top = [line[0], middle, line[-1]], as_sent(found["best"])
-    over = ", sent by each rank and of a copy between two GPUs" * (sent(line[0]) is not None)
+    over = ", bus bandwidth and of a copy between two GPUs" * (sent(line[0]) is not None)
     return {
         "name": found["name"],
         "heading": found["heading"] + over,
+        "built": found["built"]([p["point"] for p in [*cells, top] if p]),
         "axis": axis,
         "fixed": {k: line[0]["params"][k] for k in varying(rated) if k != axis},
         "rate": rate,
@@ -454,6 +458,7 @@ def _choice(choice: Choice, results: Results) -> Context:
     params = [point["params"] for point in results["points"] if point["status"] == "ok"]
     own = _said(choice, params)
     counted = summary(first, own)
+    built = of_build(results, [point for e in first for point in (e.base_point, e.other_point)])
     return {
         "choice": choice,
         "target": results["target"],
@@ -462,8 +467,9 @@ def _choice(choice: Choice, results: Results) -> Context:
         and (
             SAME_LAUNCH
             if _same(choice, first, results)
-            else fared(counted) + _turned(choice, first, results)
+            else fared(counted) + _turned(choice, first, results) + built
         ),
+        "built": built,
         "metric": METRICS.get(choice.metrics[0], BY_NAME[choice.metrics[0]].formula),
         "beside": [
             {"metric": METRICS.get(metric, metric), "fared": fared(of), "summary": of}
