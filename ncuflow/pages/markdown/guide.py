@@ -127,6 +127,7 @@ def chapter(results: Results, index: Any) -> Context:
         "functions": guide_kernels.functions(index),
         "scheduler": (index or {}).get("scheduler") or {},
         "points": points,
+        "built": of_build(results, [p["point"] for p in points]),
         "limited_by": limiters(points),
         "regime_changes": regime_changes(points, main_axis(points)),
         "trees": trees(points, results["deep"]),
