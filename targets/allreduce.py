@@ -77,7 +77,8 @@ def asked(p: Params) -> dict[str, Params]:
 
 def sent(p: Params) -> int:
     """Bytes that each rank sends over its links at the least, whatever a variant sends: over the time, NCCL's bus bandwidth."""
-    return 2 * (p["ranks"] - 1) * message(p) // p["ranks"]
+    world: int = p["ranks"]
+    return 2 * (world - 1) * message(p) // world
 
 
 def work(p: Params) -> Work:

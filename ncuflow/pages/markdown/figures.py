@@ -121,7 +121,8 @@ def svg(figure: Figure) -> str:
 def _legend(axes: Axes) -> None:
     """Beside the axes: never on a point; labels are wrapped, the axes give way where one is long and the figure where they are
     many."""
-    handles, found = axes.get_legend_handles_labels()
+    figure, (handles, found) = axes.figure, axes.get_legend_handles_labels()
+    assert isinstance(figure, Figure)
     # Within a setting, "kv_len 2048", no line ends.
     joined = (re.sub(r"(?<![,;:]) ", "\N{NO-BREAK SPACE}", label) for label in found)
     labels = [fill(one, LABEL_WIDTH, break_long_words=False, break_on_hyphens=False) for one in joined]  # fmt: skip
@@ -130,7 +131,7 @@ def _legend(axes: Axes) -> None:
         return
     axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
     lines = [line for label in labels for line in label.splitlines()]
-    room, figure = LABEL_START + LABEL_CHARACTER * max(map(len, lines)), axes.figure
+    room = LABEL_START + LABEL_CHARACTER * max(map(len, lines))
     bounds, height = figure.subplotpars, figure.get_figheight()
     figure.subplots_adjust(right=min(bounds.right, 1 - room / WIDTH))
     if (longer := LABEL_LINE * len(lines) + MARGIN_BELOW - height * bounds.top) > 0:
