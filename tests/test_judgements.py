@@ -985,7 +985,7 @@ def test_expected_performance_is_flashinfers_and_of_the_nearest_roof(recorded: R
     assert "backend cutlass, tactics default), of the build in the note above | tokens" in page
     assert "1: 3.98 TFLOPS, 46 % of DRAM" in page and "4 096: 158 GB/s, 20 % of bf16 prod" in page
     ranks = _guide_page(recorded, RANKS, "allreduce")
-    assert "(variant oneshot, ranks 4, hidden 8192)" in ranks and "any kernel of which" not in ranks
+    assert "(variant auto, ranks 4, hidden 8192)" in ranks and "any kernel of which" not in ranks
 
 
 def test_what_is_itself_the_ceiling_is_counted_in_the_conclusion(recorded: Recorded) -> None:
