@@ -98,6 +98,7 @@ _BF16 = ("bfloat16", "bfloat16", "bfloat16")
 GENERATORS |= {
     "bmm_fp8": ("gemm.gen_gemm_module",),
     "concat_mla_k": ("dsv3_optimizations.gen_concat_mla_module",),
+    "fused_topk_deepseek": ("dsv3_optimizations.gen_dsv3_fused_routing_module",),
     "gqa_paged_decode": (
         "attention.gen_batch_decode_module", *_BF16, "int32", 128, 128, 0, False, False
     ),
@@ -415,8 +416,17 @@ def _values_at(given: Mapping[str, Any], places: Tensor) -> Tensor:
     return values.view({2: torch.int16, 4: torch.int32}[values.element_size()])
 
 
+def _routed(given: Mapping[str, Any], found: Tensor) -> Tensor:
+    """Scores of the experts at these places, or their shares, in order: of two that score the same, either may be taken."""
+    scores = given["scores"]
+    whole = not found.is_floating_point()
+    values = scores.gather(-1, found.long().clamp(0, scores.shape[-1] - 1)) if whole else found
+    return values.sort(dim=-1).values
+
+
 # What is compared of selections, whose places come in any order.
 CHOSEN: dict[str, Callable[[Mapping[str, Any], Tensor], Tensor]] = {
+    "fused_topk_deepseek": _routed,
     "top_k_page_table_transform": _in_order,
     "top_k_ragged_transform": _in_order,
     "top_k_varlen": _values_at,

@@ -228,6 +228,24 @@ def test_places_that_are_selected_are_right_in_any_order_and_of_equal_values_eit
         assert error(torch.arange(1024, dtype=torch.int32).expand(3, -1)) == 0
 
 
+def test_experts_that_a_token_is_routed_to_are_right_in_any_order(torch: Any) -> None:
+    pytest.importorskip("flashinfer.trace")
+    one = apis.templates()["fused_topk_deepseek"]
+    made = one.trace.init(device="cpu", num_tokens=64)
+    before = references.cloned(made)
+    one.trace.reference(**made)  # into the tensors that it is given, as the call does
+
+    def errors(**written: Any) -> list[float]:
+        chosen = apis.CHOSEN["fused_topk_deepseek"]
+        found = references.Compared(one.trace, before, made | written, {"out": None}, chosen)
+        pairs = zip(found.output(), found.reference(), strict=True)
+        return [float((a - e).norm() / e.norm()) for a, e in pairs]
+
+    values, places = made["topk_values"], made["topk_indices"]
+    assert errors(topk_values=values.flip(-1), topk_indices=places.flip(-1)) == [0, 0]
+    assert errors(topk_indices=places * 0)[1] > 0.5
+
+
 def test_inputs_get_the_strides_that_the_call_asks_for(torch: Any) -> None:
     made = apis.LAYOUTS["bmm_fp8"]({"A": 1, "B": torch.rand(2, 3, 5)})
     assert made["B"].shape == (2, 3, 5) and made["B"].stride() == (15, 1, 3)
