@@ -22,6 +22,7 @@ LARGE_JSON = 64 << 10  # bytes from which JSON is packed too
 SMALL = 256 << 10  # bytes up to which a file is no work for a process of its own
 # Half a per cent larger than by the extreme preset, in half of its time.
 FILTER = {"id": lzma.FILTER_LZMA2, "preset": 9, "nice_len": 200, "depth": 16}
+OF_REPORTS = {"lc": 4, "pb": 0}  # whose fields lie at any byte: 3 % smaller in the median of 43
 LARGEST_DICTIONARY = 64 << 20
 SKIPPED = {"logs", "tables", "manifest.json"}
 
@@ -155,14 +156,15 @@ def store(path: Path, place: Path, known: Any, with_modules: bool) -> None:
 
 def pack(plain: Path, place: Path) -> None:
     """Compress a file into `place`.xz."""
-    filters = _filters(plain.stat().st_size)
+    filters = _filters(plain.stat().st_size, is_report(plain))
     with plain.open("rb") as source, lzma.open(f"{place}.xz", "wb", filters=filters) as packed:
         shutil.copyfileobj(source, packed, 1 << 20)
 
 
-def _filters(size: int) -> list[dict[str, int]]:
+def _filters(size: int, report: bool = False) -> list[dict[str, int]]:
     """How so many bytes are packed: a dictionary larger than a small file takes longer to clear than the file to pack."""
-    return [FILTER | {"dict_size": min(max(size, 4096), LARGEST_DICTIONARY)}]
+    found = FILTER | {"dict_size": min(max(size, 4096), LARGEST_DICTIONARY)}
+    return [found | OF_REPORTS if report else found]
 
 
 def without_modules(plain: Path, smaller: Path) -> Path:
@@ -314,5 +316,5 @@ def _write(changed: Mapping[Path, bytes]) -> None:
     for place, content in changed.items():
         with io.replacing(place) as temporary:
             if place.suffix == ".xz":
-                content = lzma.compress(content, filters=_filters(len(content)))
+                content = lzma.compress(content, filters=_filters(len(content), is_report(place)))
             temporary.write_bytes(content)
