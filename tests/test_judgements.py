@@ -413,7 +413,11 @@ def test_a_bar_of_the_merge_kernel_says_so(recorded: Recorded) -> None:
         assert bool(figures._of_merge(point)) == merged, point["point"]
 
 
-@pytest.mark.parametrize("shipped", some_by_default(SHIPPED, 3), ids="-".join)
+# What was measured with different versions is no side.
+ALIKE = [one for one in SHIPPED if one[0] != f"h200/{NOW}/cases"]
+
+
+@pytest.mark.parametrize("shipped", some_by_default(ALIKE, 3), ids="-".join)
 def test_a_rule_that_asks_for_a_default_is_no_rule(shipped):
     """Whoever sets nothing follows it."""
     recording, target = shipped
