@@ -1,6 +1,6 @@
 """What a command prints with ``--json``: one versioned record, whose schema ships as ``ncuflow/schemas/<command>.json``.
 
-A module of a command declares its record as ``ANSWER``. A number stands with its unit, its tier and the words that
+`scripts/docs.py` has the record of each. A number stands with its unit, its tier and the words that
 `ncuflow trace` takes: alone as a record of these, or in the rows of a table, whose ``columns`` say unit, tier and metric
 once, each row having in ``trace`` the words before the column's. Null is what is not known, never zero.
 """

@@ -1,8 +1,8 @@
 """The command line: one parser, one table of commands, one way in which each of them ends.
 
-A command is a module with a typed function `command`, or one of the command's name: its parameters are the words and options,
-its docstring says what each is for, the module's says the rest, and what it returns is the exit status (None is 0). Only the
-module of the command that was asked for is imported.
+A command is a module with a typed function `command`: its parameters are the words and options, its docstring says what each
+is for, the module's says the rest, and what it returns is the exit status (None is 0). One that stands beside others is a
+function of its name; a part of a verb says all itself there. Only the module of the command that was asked for is imported.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import cleandoc
 from itertools import takewhile
 from pathlib import Path
 from textwrap import wrap
@@ -70,9 +71,18 @@ PARTS_OF = {
 }
 
 
+# Commands that stand in a module beside others: their functions have their names, or the last word of these.
+BESIDE = {
+    "check sanity", "step annotate", "export script", "upgrade bisect",
+    "jit-probe", "machine-page", "static-cute", "static-page", "predict-page",
+}  # fmt: skip
+
+
 def _verbs(listed: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """The module of each, which has the name of its last word: "try" is a word of Python's own."""
-    modules = {name: "trial" if name == "try" else name.split()[-1] for name in listed}
+    """The module of each, which has the name of its last word, or its verb's: "try" is a word of Python's own."""
+    modules = {name: name.split()[0 if name in BESIDE else -1] for name in listed} | {
+        "try": "trial"
+    }
     return {name: (f"ncuflow.verbs.{modules[name]}", what) for name, what in listed.items()}
 
 
@@ -110,8 +120,6 @@ RULES = {
     "compare-page": ("ncuflow.pages.markdown.comparison", "comparisons -> a Markdown page"),
 }
 COMMANDS = USER | PARTS | RULES
-# Commands that stand in a module beside others: their functions have their names.
-BESIDE = {"jit-probe", "machine-page", "static-cute", "static-page", "predict-page"}
 # Names of an earlier version, and those that they go by now.
 RENAMED = {
     "gate": "check",
@@ -218,13 +226,19 @@ def completion(shell: str) -> str:
     return root.generate_completion(shell=cast(Any, shell))
 
 
+def function(module: ModuleType, name: str) -> Callable[..., int | None]:
+    """The typed function of a command."""
+    own = name.split()[-1].replace("-", "_") if name in BESIDE else "command"
+    return cast(Callable[..., int | None], getattr(module, own))
+
+
 def app(module: ModuleType, name: str) -> App:
     """The parser of a command that is a typed function."""
     from cyclopts import App, Parameter  # takes as long as all else of an overview
 
     return App(
         name=f"ncuflow {name}",
-        default_command=getattr(module, name.replace("-", "_") if name in BESIDE else "command"),
+        default_command=function(module, name),
         usage="",
         help="",
         help_formatter="plain",
@@ -242,7 +256,7 @@ def _called(module: ModuleType, name: str, words: Sequence[str]) -> int | None:
 
     made = app(module, name)
     if {"--help", "-h"} & {*takewhile(lambda word: word != "--", words)}:
-        print(f"{_usage(made)}\n\n{module.__doc__}\n{_parameters(made)}")
+        print(f"{_usage(made)}\n\n{_about(module, name)}\n\n{_parameters(made)}")
         return 0
     try:
         command, given, _ = made.parse_args(words, exit_on_error=False, print_error=False)
@@ -254,6 +268,12 @@ def _called(module: ModuleType, name: str, words: Sequence[str]) -> int | None:
     if name in USER | PARTS:
         _tell_written(given.arguments, begun)
     return cast(int | None, status)
+
+
+def _about(module: ModuleType, name: str) -> str:
+    """What a command does: what its module says, or of a part that stands beside its verb the function."""
+    said = (function(module, name) if name in PARTS.keys() & BESIDE else module).__doc__ or ""
+    return cleandoc(said).partition("\nArgs:")[0].rstrip()
 
 
 def _tell_written(given: Mapping[str, object], since: float) -> None:

@@ -434,9 +434,6 @@ class TraceAnswer(Answer):
     """What is missing or was left out."""
 
 
-ANSWER = ReportAnswer | TraceAnswer
-
-
 def answer_of(document: Row, path: str, limit: int | None) -> ReportAnswer | TraceAnswer:
     """The answer of a report's document; path: the report as it was named."""
     named = printable(path)

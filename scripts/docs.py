@@ -11,7 +11,6 @@ Schemas lie in ncuflow/schemas, records of trials in examples/changes. A part of
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import re
 import sys
@@ -25,11 +24,17 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from ncuflow import answer
-from ncuflow.cli import PARTS as PARTS_OF_VERBS
-from ncuflow.cli import USER, ended
+from ncuflow.claims.audit import ClaimsAnswer
+from ncuflow.cli import ended
+from ncuflow.compare.records import CompareAnswer
 from ncuflow.evidence import location
-from ncuflow.experiments import bisection, record, text
+from ncuflow.experiments import audit, bisection, record, text
+from ncuflow.experiments.upgrade import Upgrade
+from ncuflow.explain.record import Explanation
+from ncuflow.export.check import CheckAnswer
 from ncuflow.findings.columns import COLUMNS
+from ncuflow.findings.derivation import TraceSteps
+from ncuflow.findings.sanity import SanityAnswer
 from ncuflow.format import micro, number, pct
 from ncuflow.io import clean, read_as, read_json, write_text
 from ncuflow.model import TABLES
@@ -38,9 +43,16 @@ from ncuflow.parsers import tables as of_captures
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.chips import ANY, CHIPS
 from ncuflow.parsers.registry import GROUPS, METRICS, Metric, Sources, counters
+from ncuflow.parsers.show import ReportAnswer, TraceAnswer
 from ncuflow.parsers.stalls import STALL_REASONS, StallReason
 from ncuflow.race import record as race_record
 from ncuflow.record import Strict
+from ncuflow.run.listing import TargetsAnswer
+from ncuflow.run.preflight import PreflightAnswer
+from ncuflow.static.predict import PredictAnswer
+from ncuflow.step.record import StepAnswer
+from ncuflow.sweep.workloads import WorkloadAnswer
+from ncuflow.verbs.counters import CountersAnswer
 from scripts import archive, nvperf, outcomes, speedups
 
 FOLDER = Path("docs")
@@ -309,14 +321,31 @@ def made(page: str) -> str:
     return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]().rstrip()}\n\n", page)
 
 
+# What commands print with --json, by the last word of their names.
+ANSWERS: dict[str, Any] = {
+    "advise": record.Advice | audit.Audit | audit.StoreComparison | record.Search,
+    "bisect": bisection.Bisection,
+    "check": CheckAnswer,
+    "claims": ClaimsAnswer,
+    "compare": CompareAnswer,
+    "counters": CountersAnswer,
+    "explain": Explanation,
+    "predict": PredictAnswer,
+    "preflight": PreflightAnswer,
+    "sanity": SanityAnswer,
+    "show": ReportAnswer | TraceAnswer,
+    "step": StepAnswer,
+    "targets": TargetsAnswer,
+    "trace": TraceSteps,
+    "try": record.Trial | record.Trials,
+    "upgrade": Upgrade,
+    "workload": WorkloadAnswer,
+}
+
+
 def schemas() -> dict[Path, str]:
     """The JSON Schema of every command's answer, by the file that ships it."""
-    found = {}
-    for name, (module, _) in (USER | PARTS_OF_VERBS).items():
-        answers = getattr(importlib.import_module(module), "ANSWER", None)
-        if answers is not None:
-            found[SCHEMAS / f"{name.split()[-1]}.json"] = answer.schema(answers)
-    return found
+    return {SCHEMAS / f"{name}.json": answer.schema(of) for name, of in ANSWERS.items()}
 
 
 def _held(path: Path) -> str | None:

@@ -9,7 +9,7 @@ from command import ncuflow
 from results_data import entry, kernel, results
 
 from ncuflow.findings import sanity
-from ncuflow.verbs.sanity import check_folder
+from ncuflow.verbs.check import check_folder
 
 # One decode point as an H200 gave it; bytes and FLOPs are the analytic and the counted ones.
 GENUINE = {

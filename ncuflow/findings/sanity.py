@@ -7,9 +7,9 @@ against their sum. What reads stored results strikes these numbers: they are nul
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from ncuflow.answer import AnswerPart
+from ncuflow.answer import Answer, AnswerPart
 from ncuflow.findings.ceilings import MEASURED_RATE
 from ncuflow.findings.columns import BY_NAME, COLUMNS, above
 from ncuflow.findings.join import ratio
@@ -106,6 +106,18 @@ class ImpossibleNumber(AnswerPart):
             f"{self.point}: {self.cell} = {_text(self.value)} {self.unit} is beyond "
             f"{_text(self.limit)} {self.unit} [{self.kind}]: {self.cause}"
         ).replace("  ", " ")
+
+
+class SanityAnswer(Answer):
+    """Numbers of results that cannot be."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("violations",)
+    command: Literal["sanity"] = "sanity"
+    """The command that wrote this JSON."""
+    impossible: int
+    """How many impossible numbers there are."""
+    violations: list[ImpossibleNumber]
+    """Each impossible number."""
 
 
 def check(results: Mapping[str, Any]) -> list[ImpossibleNumber]:

@@ -43,7 +43,6 @@ from ncuflow.sweep.points import Planned, of_target
 from ncuflow.target.contract import Target, load
 from ncuflow.verbs import options
 
-ANSWER = record.Advice | audits.Audit | audits.StoreComparison | record.Search
 MOST = 12  # variants of a search
 
 

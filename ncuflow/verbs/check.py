@@ -21,10 +21,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ncuflow.export.check import NOTHING_TESTED, CheckAnswer, failures, finite, found
+from ncuflow.export.check import NOTHING_TESTED, failures, finite, found
+from ncuflow.findings import sanity as limits
+from ncuflow.findings import stored
+from ncuflow.format import with_unit
 from ncuflow.verbs.options import AS_TEXT, Printed
-
-ANSWER = CheckAnswer
 
 
 def command(
@@ -48,3 +49,28 @@ def command(
             print(f"note: {text}", file=sys.stderr)
     printed.tell(answer, lambda: "".join(f"{line}\n" for line in failures(answer)))
     return NOTHING_TESTED if answer.passed is None else int(not answer.passed)
+
+
+def sanity(results: Path, /, *, no_strict: bool = False, printed: Printed = AS_TEXT) -> int:
+    """The numbers of results that cannot be, each with its limit and the likely cause.
+
+    ncuflow check sanity RESULTS_DIR [--no-strict]        exit 3 if anything is impossible
+
+    Args:
+        results: folder of *_results.json
+        no_strict: print what is found, exit 0
+    """
+    violations = check_folder(results)
+    found = limits.SanityAnswer(impossible=len(violations), violations=violations)
+    printed.tell(found, "".join(f"{one}\n" for one in violations))
+    if no_strict or not violations:
+        return 0
+    if not printed.json:
+        print(with_unit(len(violations), "impossible numbers"), file=sys.stderr)
+    return 3
+
+
+def check_folder(place: Path) -> list[limits.ImpossibleNumber]:
+    """All impossible numbers of every ``*_results.json`` in a folder. Raises BadInput where it holds none."""
+    every = stored.folder(place, struck=False).values()
+    return [violation for found in every for violation in limits.check(found)]

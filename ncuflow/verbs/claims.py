@@ -18,7 +18,6 @@ from ncuflow.findings import stored
 from ncuflow.io import UsageError, write_json
 from ncuflow.verbs.options import AS_TEXT, Printed
 
-ANSWER = ClaimsAnswer
 share = stored.share
 
 

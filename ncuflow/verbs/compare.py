@@ -15,8 +15,6 @@ from ncuflow.compare import records, verdict
 from ncuflow.io import UsageError, emit, not_over
 from ncuflow.verbs.options import AS_TEXT, Each, OutFile, Printed
 
-ANSWER = records.CompareAnswer
-
 
 def command(
     base: Path,

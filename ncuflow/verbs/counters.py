@@ -25,9 +25,6 @@ class CountersAnswer(answer.Answer):
     """The names that ncu uses."""
 
 
-ANSWER = CountersAnswer
-
-
 def command(
     chip: Annotated[str, Parameter(validator=one_of(*CHIPS))], /, *, printed: Printed = AS_TEXT
 ) -> None:

@@ -24,8 +24,6 @@ from ncuflow.format import Sheet
 from ncuflow.io import UsageError, emit
 from ncuflow.verbs.options import AS_TEXT, Printed, given
 
-ANSWER = Explanation
-
 
 def command(
     source: str,

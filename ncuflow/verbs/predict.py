@@ -10,10 +10,8 @@ from pathlib import Path
 
 from ncuflow.findings import stored
 from ncuflow.io import BadInput, UsageError, write_json
-from ncuflow.static.predict import PredictAnswer, answered, predictions
+from ncuflow.static.predict import answered, predictions
 from ncuflow.verbs.options import AS_TEXT, Printed
-
-ANSWER = PredictAnswer
 
 
 def command(

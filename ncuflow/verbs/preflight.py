@@ -14,8 +14,6 @@ from ncuflow.io import write_json
 from ncuflow.run.preflight import PreflightAnswer, measured
 from ncuflow.verbs.options import AS_TEXT, Each, Printed
 
-ANSWER = PreflightAnswer
-
 
 def command(
     *,

@@ -14,8 +14,6 @@ from ncuflow.io import emit, sniff_packed
 from ncuflow.parsers import show
 from ncuflow.verbs.options import AS_TEXT, OutFile, Printed, given
 
-ANSWER = show.ANSWER
-
 
 def command(
     report: str,

@@ -20,8 +20,6 @@ from ncuflow.run import listing
 from ncuflow.run.listing import Measurable, TargetsAnswer
 from ncuflow.verbs.options import AS_TEXT, Printed
 
-ANSWER = TargetsAnswer
-
 
 def command(
     *,

@@ -11,8 +11,6 @@ from pathlib import Path
 from ncuflow.findings.derivation import TraceSteps, found, line
 from ncuflow.verbs.options import AS_TEXT, Printed
 
-ANSWER = TraceSteps
-
 
 def command(
     point: str, column: str, outputs: Path | None = None, /, *, printed: Printed = AS_TEXT

@@ -19,7 +19,7 @@ With --from it is 0 where the record is one.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -29,15 +29,6 @@ from ncuflow.verbs.options import Effect, Jobs, OutFile, Seconds, blocks_of, exc
 
 if TYPE_CHECKING:
     from ncuflow.experiments.record import Trial, Trials
-
-
-def __getattr__(name: str) -> Any:
-    """ANSWER, which help does without."""
-    from ncuflow.experiments.record import Trial, Trials
-
-    if name != "ANSWER":
-        raise AttributeError(name)
-    return Trial | Trials
 
 
 def command(

@@ -20,8 +20,6 @@ from ncuflow.io import BadInput, UsageError, write_json
 from ncuflow.sweep.workloads import WorkloadAnswer, read
 from ncuflow.verbs.options import AS_TEXT, Printed
 
-ANSWER = WorkloadAnswer
-
 
 def command(
     file: Path, /, *files: Path, out: Path, name: str = "mine", printed: Printed = AS_TEXT
