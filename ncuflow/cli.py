@@ -73,17 +73,16 @@ PARTS_OF = {
 
 # Commands that stand in a module beside others: their functions have their names, or the last word of these.
 BESIDE = {
-    "check sanity", "step annotate", "export script", "upgrade bisect",
+    "check sanity", "step annotate", "export script", "upgrade bisect", "mcp",
     "jit-probe", "machine-page", "static-cute", "static-page", "predict-page",
 }  # fmt: skip
 
 
 def _verbs(listed: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """The module of each, which has the name of its last word, or its verb's: "try" is a word of Python's own."""
-    modules = {name: name.split()[0 if name in BESIDE else -1] for name in listed} | {
-        "try": "trial"
-    }
-    return {name: (f"ncuflow.verbs.{modules[name]}", what) for name, what in listed.items()}
+    """The module of each, which has the name of its last word, or its verb's; "try" is a word of Python's own."""
+    own = {"try": "verbs.trial", "mcp": "mcp"}
+    named = {name: f"verbs.{name.split()[0 if name in BESIDE else -1]}" for name in listed} | own
+    return {name: (f"ncuflow.{named[name]}", what) for name, what in listed.items()}
 
 
 USER = _verbs({name: what for group in GROUPS.values() for name, what in group.items()})
@@ -271,8 +270,10 @@ def _called(module: ModuleType, name: str, words: Sequence[str]) -> int | None:
 
 
 def _about(module: ModuleType, name: str) -> str:
-    """What a command does: what its module says, or of a part that stands beside its verb the function."""
-    said = (function(module, name) if name in PARTS.keys() & BESIDE else module).__doc__ or ""
+    """What a command does: what its module says, or where a verb or a part stands beside others the function."""
+    said = (
+        function(module, name) if name in (USER | PARTS).keys() & BESIDE else module
+    ).__doc__ or ""
     return cleandoc(said).partition("\nArgs:")[0].rstrip()
 
 

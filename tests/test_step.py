@@ -31,7 +31,7 @@ from ncuflow.cli import dispatch
 from ncuflow.findings import kernelname
 from ncuflow.findings.choices import Effect
 from ncuflow.io import BadInput, UsageError, read_json
-from ncuflow.pages.html import step as html
+from ncuflow.pages.html import experiments as html
 from ncuflow.parsers import nsys, torch_trace
 from ncuflow.parsers.timeline import KERNEL, LONGEST_NAME, Launched
 from ncuflow.step import detection, reference, shapes, summary
@@ -168,7 +168,7 @@ def test_a_trace_without_a_period_is_shown_whole(names, tmp_path):
     found = answer(trace, tmp_path)
     assert (found.found_by, len(found.groups), found.groups[0].steps) == (detection.WHOLE, 1, 1)
     assert sum(row.launches for row in found.groups[0].kernels) == len(names)
-    for said in (report(found), html.rendered(found)):
+    for said in (report(found), html.rendered_step(found)):
         assert "no steps told" in said and "1 step" not in said
 
 
@@ -873,7 +873,7 @@ def test_the_recorded_steps_are_all_found(recorded_engine, engine_truth):
     assert [one.steps for one in recorded_engine.groups] == [3, 3, 3, 3]
     tokens = {(one.kind, one.tokens) for one in recorded_engine.groups}
     assert recorded_engine.family_pct >= 95 and recorded_engine.shape_pct >= 90
-    assert ">isolated<" in html.rendered(recorded_engine)
+    assert ">isolated<" in html.rendered_step(recorded_engine)
     assert tokens == {("prefill", (2048, 2048)), ("decode", (32, 32)), ("mixed", (543, 543))}
 
 

@@ -11,7 +11,7 @@ from engine_trace import MadeTrace
 from ncuflow.findings import kernelname
 from ncuflow.findings.kernelname import built
 from ncuflow.parsers.timeline import KERNEL, Launched, Operator
-from ncuflow.step import counted, shapes
+from ncuflow.step import rows, shapes
 from ncuflow.step import trace as steps
 from ncuflow.step.record import KernelOfStep, StepAnswer
 from ncuflow.step.shapes import NOTHING
@@ -164,26 +164,26 @@ def test_a_grid_that_no_number_of_experts_explains_has_no_roof():
     operator = Operator("vllm::moe_forward", ((888, 3072), (888, 128), ()), (BF16, BF16, ""))
     first = Launched(KERNEL, FIRST, (8, 342, 1), (576, 1, 1))
     second = Launched(KERNEL, SECOND, (24, 342, 1), (480, 1, 1))
-    found = counted.routed(operator, [first, second])
+    found = rows.routed(operator, [first, second])
     assert found is not None and (found.chosen, found.rows) == (4, (897, 1024))
-    assert counted.routed(operator, [first._replace(grid=(8, 300, 1)), second]) is None
-    assert counted.routed(operator, [second]) is None
-    assert counted.of_experts(second._replace(grid=(20, 342, 1)), operator, found) is None
+    assert rows.routed(operator, [first._replace(grid=(8, 300, 1)), second]) is None
+    assert rows.routed(operator, [second]) is None
+    assert rows.of_experts(second._replace(grid=(20, 342, 1)), operator, found) is None
 
 
 def test_triton_s_products_of_experts_lie_between_one_pair_and_all():
     dims = ((64, 2048), (128, 1536, 2048), (128, 2048, 768), (64, 8), (64, 8))
     operator = Operator("vllm::inplace_fused_experts", dims, (BF16, BF16, BF16, "float", "int"))
     one = Launched(KERNEL, "fused_moe_kernel", (600, 1, 1), (128, 1, 1))
-    found = counted.of_fused(one, operator)
+    found = rows.of_fused(one, operator)
     assert found is not None and "64 tokens × 8 of 128 experts" in found.words
     least, most = found.works
     assert least.bytes == 2 * 2048 * 768 and least.flops == 2 * 2048 * 768
     assert most.flops == 2 * 64 * 8 * 1536 * 2048
     assert most.bytes == 128 * 1536 * 2048 * 2 + 64 * 8 * 2 * (2048 + 1536)
     packed = operator._replace(types=(BF16, "unsigned char", "unsigned char", "float", "int"))
-    assert counted.of_fused(one, packed) is None
-    assert counted.of_fused(one._replace(name="moe_align"), operator) is None
+    assert rows.of_fused(one, packed) is None
+    assert rows.of_fused(one._replace(name="moe_align"), operator) is None
 
 
 def test_copies_and_what_operators_move_have_a_roof_by_their_bytes(b200):
@@ -194,11 +194,11 @@ def test_copies_and_what_operators_move_have_a_roof_by_their_bytes(b200):
     assert row(b200, ADD_NORM).shape.candidates[0]["hidden"] == 2880
     caches, kinds = ((9, 16, 1, 64),) * 2, (BF16, BF16, "unsigned char", "unsigned char")
     quant = Operator("_C_cache_ops::reshape_and_cache_flash", ((8, 1, 64),) * 2 + caches, kinds)
-    assert counted.of_operator(quant).works[0].bytes == 2 * 8 * 64 * (2 + 1)
-    assert counted.of_operator(quant._replace(types=())) is None
+    assert rows.of_operator(quant).works[0].bytes == 2 * 8 * 64 * (2 + 1)
+    assert rows.of_operator(quant._replace(types=())) is None
     made = Operator("aten::add", ((8, 1), (1, 4), ()), ("float", "float", "Scalar"))
-    assert counted.of_operator(made).works[0].bytes == 4 * (8 + 4 + 32)
-    assert counted.of_operator(Operator("aten::index", ((8, 4),), (BF16,))) is None
+    assert rows.of_operator(made).works[0].bytes == 4 * (8 + 4 + 32)
+    assert rows.of_operator(Operator("aten::index", ((8, 4),), (BF16,))) is None
 
 
 def test_attention_says_what_would_give_its_shape_and_gets_it(b200, tmp_path):

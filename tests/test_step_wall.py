@@ -9,7 +9,7 @@ from test_step_names import b200
 
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput, UsageError
-from ncuflow.pages.html import step as html
+from ncuflow.pages.html import experiments as html
 from ncuflow.step import summary
 from ncuflow.step import trace as steps
 from ncuflow.step.trace import report
@@ -39,7 +39,7 @@ def test_a_wall_time_says_how_long_the_gpu_idles_without_the_profiler(tmp_path):
     said = report(found)
     assert "of 15 µs without the profiler (said by the caller) idle 6 µs" in said
     assert "at most 6 µs waits for the host" in said and "200" not in said
-    assert "idles 6 µs" in html.rendered(found)
+    assert "idles 6 µs" in html.rendered_step(found)
 
 
 def test_a_trace_without_shapes_says_the_wall_time(tmp_path):
@@ -100,7 +100,7 @@ def test_the_parts_of_a_step_come_before_its_kernels(b200):
     assert moe.roofed_pct == 100 and moe.roof_pct[0] < moe.roof_pct[1] < 50
     communication = next(one for one in group.families if one.family == "communication")
     assert (communication.roofed_pct, communication.roof_pct) == (0, None)
-    page = html.rendered(b200)
+    page = html.rendered_step(b200)
     assert page.index("has a roof") < page.index("Kernels</h3>")
 
 
@@ -111,7 +111,7 @@ def test_each_reason_is_one_line_with_what_would_give_a_roof(b200):
     assert "no trace has it (multimem_all_reduce_kernel)" in lines[0]
     assert any("--known or ncuflow step annotate would give it" in line for line in lines)
     assert any("its window" in line and "; ncuflow step annotate" in line for line in lines)
-    page = html.rendered(b200)
+    page = html.rendered_step(b200)
     assert "the wait for the other GPUs" in page
     shapes = re.findall(r'<td class="shape">(.*?)</td>', page, re.DOTALL)
     reasons = [cell for cell in some(shapes) if "wait for the other" in cell]

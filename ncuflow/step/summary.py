@@ -19,7 +19,7 @@ from ncuflow.gpu.table import Device, device, product
 from ncuflow.io import BadInput
 from ncuflow.parsers.timeline import KERNEL, UNSAID, Launched, Operator, Timeline
 from ncuflow.record import quartiles
-from ncuflow.step import counted, detection, reference, shapes
+from ncuflow.step import detection, reference, shapes
 from ncuflow.step import rows as rows_of
 from ncuflow.step.detection import DECODE, StepSpan
 from ncuflow.step.record import (
@@ -295,7 +295,7 @@ class Summary:
         rows = self.timeline.rows
         facts, ranges = self._facts(step), self._ranges.of(step.rows)
         what, operators = (rows[name][step.rows].tolist() for name in ("what", "operator"))
-        sizes = counted.sizes(self.timeline, step.rows)
+        sizes = rows_of.sizes(self.timeline, step.rows)
         keys = list(zip(what, ranges, operators, sizes, strict=True))
         places: dict[Any, list[int]] = defaultdict(list)
         for place, key in enumerate(keys):
@@ -343,14 +343,14 @@ class Summary:
         kernels.sort(key=lambda row: -row.time_us)
         return kernels, gains
 
-    def _routed(self, keys: Sequence[Any]) -> dict[int, counted.Routed | None]:
+    def _routed(self, keys: Sequence[Any]) -> dict[int, rows_of.Routed | None]:
         """By the operator, what is known of its mixture of experts."""
         launched: dict[int, set[Launched]] = defaultdict(set)
         for what, _, operator, _ in keys:
             if operator != UNSAID:
                 launched[operator].add(self.timeline.kinds[what])
         shapes_of = self.timeline.shapes
-        return {number: counted.routed(shapes_of[number], of) for number, of in launched.items()}
+        return {number: rows_of.routed(shapes_of[number], of) for number, of in launched.items()}
 
     def _counted(
         self,
@@ -358,16 +358,16 @@ class Summary:
         one: Launched,
         operator: Operator | None,
         size: int,
-        routed: counted.Routed | None,
+        routed: rows_of.Routed | None,
     ) -> None:
         """Put the roof into a row that is of no target, by what is known of its bytes."""
         if one.kind != KERNEL:
-            found = counted.of_copy(one, size)
+            found = rows_of.of_copy(one, size)
         elif operator is not None:
             found = (
-                counted.of_operator(operator)
-                or counted.of_fused(one, operator)
-                or counted.of_experts(one, operator, routed)
+                rows_of.of_operator(operator)
+                or rows_of.of_fused(one, operator)
+                or rows_of.of_experts(one, operator, routed)
             )
         else:
             found = None
@@ -441,7 +441,7 @@ class Summary:
         if REDUCES.search(one.name) or stated[1] == CONTINUED:
             return Shape(None, refusal=shapes.FINISHES, source="the launch", finishes=True)
         if operator != UNSAID:
-            said = counted.heads(self.timeline.shapes[operator])
+            said = rows_of.heads(self.timeline.shapes[operator])
             facts = facts.joined(said, f"the shapes of {self.timeline.shapes[operator].name}")
         launched = shapes.of_launch(one, facts, self.hosts, graph)
         if launched.finishes:

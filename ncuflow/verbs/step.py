@@ -48,9 +48,9 @@ def command(
     not_over(html, trace)
     found = step(trace, dump, recording, advice, known, device, wall or [])
     if html:
-        from ncuflow.pages.html import step as page
+        from ncuflow.pages.html.experiments import rendered_step
 
-        write_text(html, page.rendered(found))
+        write_text(html, rendered_step(found))
     if printed.json:
         answer.tell(limited(found, printed.limit))
     else:

@@ -1,9 +1,9 @@
-"""The pages of experiments, each made of its record alone: of trials, and of an advice."""
+"""Pages that show a record and nothing beside it: of trials, of an advice, and of the steps of a trace."""
 
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,12 +21,24 @@ from ncuflow.experiments.record import (
     Trial,
 )
 from ncuflow.experiments.text import between, departing, longer, ruled, spelled, sure, taken
-from ncuflow.format import MISSING, in_one_unit, micro, number, percent, quantity, with_unit
+from ncuflow.format import (
+    MISSING,
+    in_one_unit,
+    micro,
+    number,
+    pct,
+    percent,
+    quantity,
+    short,
+    with_unit,
+)
 from ncuflow.format import change as relative
 from ncuflow.pages import Context
 from ncuflow.pages.html import page
 from ncuflow.parsers.registry import METRICS
 from ncuflow.race import measure
+from ncuflow.step import trace
+from ncuflow.step.record import StepAnswer
 
 BUDGET = 350_000  # bytes of a page
 # How many points of a trial are shown with counters, and how many changes with theirs: less where that is too much.
@@ -440,3 +452,41 @@ def _choice_row(one: AdvisedChoice, time: str, plan: str, shape: AdvisedShape) -
     behind = between(one.behind) if one.behind else MISSING
     rounds = MISSING if one.rounds is None else str(one.rounds)
     return spelled(one, shape), time, behind, outcome, rounds, plan
+
+
+# --- the steps of a trace --------------------------------------------------------------------
+
+MOST_ROWS, LONGEST = 400, 1000  # of a table of a step's page, and of a name on it
+FILTERS = {
+    "micro": micro,
+    "pct": pct,
+    "shape": trace.shape_text,
+    "roof": trace.roof_text,
+    "alone": trace.alone_text,
+    "gain": trace.gain_text,
+    "reason": trace.reason_text,
+    "built": trace.built_text,
+    "short": partial(short, width=LONGEST),
+}
+
+
+def rendered_step(found: StepAnswer) -> str:
+    """The page's text, with so many rows of each table at most."""
+    page.environment().filters.update(FILTERS)
+    sections = [("trace", "Trace")]
+    for at, group in enumerate(found.groups, 1):
+        sections.append((f"steps-{at}", f"{group.kind}{' (graph)' if group.replayed else ''}"))
+    origin = f"steps of a trace · {found.gpu or 'unknown GPU'}"
+    shown = trace.limited(found, MOST_ROWS)
+    told = page.framed(
+        "step.html.j2",
+        found.file,
+        origin,
+        sections,
+        found=shown,
+        told_by=trace.told_by,
+        roofs=trace.roofs,
+        parts=trace.parts,
+        times=trace.times,
+    )
+    return told + "\n"
