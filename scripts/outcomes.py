@@ -24,7 +24,7 @@ from ncuflow.io import BadInput, read_json
 from ncuflow.pages.markdown.rendering import environment, single_spaced
 from ncuflow.sweep.points import Planned, points
 from ncuflow.target.contract import load
-from ncuflow.target.rules import TYPES, Host
+from ncuflow.target.launch import TYPES, Host
 
 TEMPLATES = Path(__file__).with_name("pages")
 KERNELS = 3  # whose code differs, that a page has

@@ -8,8 +8,15 @@ from typing import Any
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Target, Work, dependent_launch
 from ncuflow.target.inputs import ITEMSIZE, TINY, TOLERANCE, tiny, torch_dtype
-from ncuflow.target.launch import Inputs, Launch, Params, Tensor
-from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
+from ncuflow.target.launch import (
+    Inputs,
+    Launch,
+    LaunchSignature,
+    Params,
+    Rules,
+    Tensor,
+    UnsaidError,
+)
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
 from ncuflow.target.workload import Block, Definition, EngineCall, Entry, Workload, element
 

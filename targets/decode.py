@@ -4,8 +4,7 @@ from typing import Any
 
 from ncuflow.target import attention, attention_launches, contract, workload
 from ncuflow.target.inputs import FP8, ITEMSIZE, TOLERANCE, PageTable, page_table, torch_dtype
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, captured
-from ncuflow.target.rules import Rules
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Rules, Tensor, captured
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable, symbols
 
 GROUPS = (1, 2, 3, 4, 8)  # query heads per KV head that the CUDA-core kernel is built for

@@ -24,8 +24,16 @@ from ncuflow.target.inputs import (
     scaled,
     torch_dtype,
 )
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor, returning
-from ncuflow.target.rules import Rules
+from ncuflow.target.launch import (
+    GpuFacts,
+    Inputs,
+    Launch,
+    NotHereError,
+    Params,
+    Rules,
+    Tensor,
+    returning,
+)
 from ncuflow.target.workload import Block, EngineCall, RefusedError, Workload, element
 
 BLOCK = 128  # elements of K, and of N for a weight, that share a scale

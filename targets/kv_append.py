@@ -8,8 +8,15 @@ from collections.abc import Iterator
 
 from ncuflow.target import inputs
 from ncuflow.target.contract import Choice, StepPart, Target, Work
-from ncuflow.target.launch import Inputs, Launch, Params, Tensor
-from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
+from ncuflow.target.launch import (
+    Inputs,
+    Launch,
+    LaunchSignature,
+    Params,
+    Rules,
+    Tensor,
+    UnsaidError,
+)
 from ncuflow.target.source import Build, Jit, Source, symbols
 from ncuflow.target.workload import Block, EngineCall, RefusedError, Workload, element
 

@@ -7,8 +7,17 @@ from functools import partial
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
-from ncuflow.target.launch import Inputs, Launch, Params, Tensor, returning
-from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
+from ncuflow.target.launch import (
+    TYPES,
+    Host,
+    Inputs,
+    Launch,
+    LaunchConfig,
+    Params,
+    Rules,
+    Tensor,
+    returning,
+)
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
 from ncuflow.target.workload import Block, EngineCall, Workload, element
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from ncuflow.target import reference, source
 from ncuflow.target.contract import Choice, Target, Work
 from ncuflow.target.inputs import FP8, TOLERANCE, scaled
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor
-from ncuflow.target.rules import Rules
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Rules, Tensor
 from ncuflow.target.workload import OPEN, Block, EngineCall, RefusedError, Workload, element
 
 BLOCK = 128  # elements of a row, and rows of a weight, that share a scale in fp8

@@ -11,15 +11,17 @@ from ncuflow.target.attention import FA3, LENGTHS, lengths, plan_info
 from ncuflow.target.contract import Choice, Target, Work, uneven
 from ncuflow.target.launch import (
     GpuFacts,
+    Host,
     Inputs,
     Launch,
+    LaunchConfig,
     Params,
+    Rules,
     Tensor,
     Written,
     capability,
     returning,
 )
-from ncuflow.target.rules import Host, LaunchConfig, Rules
 from ncuflow.target.source import Backend, Build, Jit, Source, Symbol, rival, symbols
 
 MASK = "a mask that leaves rows one key or none"

@@ -18,15 +18,20 @@ from ncuflow.target.inputs import (
     tiny,
     torch_dtype,
 )
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, returning
-from ncuflow.target.rules import (
+from ncuflow.target.launch import (
     TYPES,
+    GpuFacts,
     Host,
+    Inputs,
+    Launch,
     LaunchConfig,
     LaunchSignature,
     NoRuleError,
+    Params,
     Rules,
+    Tensor,
     UnsaidError,
+    returning,
 )
 from ncuflow.target.source import (
     Backend,

@@ -9,8 +9,19 @@ from typing import Any
 from ncuflow.target import reference, workload
 from ncuflow.target.contract import CALL_TIMES, Choice, StepPart, Target, Work
 from ncuflow.target.inputs import ITEMSIZE, TOLERANCE, torch_dtype
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
-from ncuflow.target.rules import TYPES, Host, LaunchConfig, LaunchSignature, Rules, UnsaidError
+from ncuflow.target.launch import (
+    TYPES,
+    GpuFacts,
+    Host,
+    Inputs,
+    Launch,
+    LaunchConfig,
+    LaunchSignature,
+    Params,
+    Rules,
+    Tensor,
+    UnsaidError,
+)
 from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
 
 _FUNCTIONS = {

@@ -11,8 +11,16 @@ from typing import Any
 
 from ncuflow.target import reference, workload
 from ncuflow.target.contract import Choice, StepPart, Target, Work
-from ncuflow.target.launch import Inputs, Launch, Params, Tensor, returning
-from ncuflow.target.rules import LaunchSignature, Rules, UnsaidError
+from ncuflow.target.launch import (
+    Inputs,
+    Launch,
+    LaunchSignature,
+    Params,
+    Rules,
+    Tensor,
+    UnsaidError,
+    returning,
+)
 from ncuflow.target.source import Build, Jit, Source, symbols
 from ncuflow.target.workload import Block, Definition, EngineCall, Entry, Routine, Workload
 

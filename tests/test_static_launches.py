@@ -13,7 +13,7 @@ from ncuflow.gpu.table import device
 from ncuflow.parsers import ncu
 from ncuflow.static.results import stored
 from ncuflow.target.contract import load
-from ncuflow.target.rules import Host
+from ncuflow.target.launch import Host
 
 GPU = device("NVIDIA H200")
 

@@ -42,7 +42,7 @@ from ncuflow.sweep import points as sweep
 from ncuflow.target import reference
 from ncuflow.target.attention import plan_info
 from ncuflow.target.contract import FOLDERS, Target, jit_modules, known, load
-from ncuflow.target.rules import Rules
+from ncuflow.target.launch import Rules
 from ncuflow.target.source import Build, Source
 from ncuflow.target.workload import Workload
 

@@ -29,7 +29,7 @@ from ncuflow.parsers.demangled import cute_name
 from ncuflow.record import PointRecord, places
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import Target, load
-from ncuflow.target.rules import TYPES, Host, LaunchConfig, LaunchRule, NoRuleError
+from ncuflow.target.launch import TYPES, Host, LaunchConfig, LaunchRule, NoRuleError
 
 FILE = "static.json.xz"
 # What a folder of facts is called: those of the kernels of a sweep, and single modules, to say where they build.

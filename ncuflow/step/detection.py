@@ -18,7 +18,7 @@ from ncuflow.parsers.nsys_sql import THREAD
 from ncuflow.parsers.timeline import GRAPH, KERNEL, UNSAID, Ints, Numbered, Timeline
 from ncuflow.step.annotate import REPLAY
 from ncuflow.step.record import GapsOfStep
-from ncuflow.target.rules import ENDLESS
+from ncuflow.target.launch import ENDLESS
 
 LEAST, ALIKE = 3, 0.5  # steps that nothing marks: so many repeats, of kernels that agree by so much
 RANGES, REPLAYS, PERIOD, LAYERS, WHOLE = (

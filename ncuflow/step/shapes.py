@@ -21,13 +21,13 @@ from ncuflow.step.annotate import REPLAY
 from ncuflow.step.detection import WORDS
 from ncuflow.sweep.workloads import dumped
 from ncuflow.target.contract import Target, known
-from ncuflow.target.launch import Params
-from ncuflow.target.rules import (
+from ncuflow.target.launch import (
     ENDLESS,
     Between,
     Host,
     LaunchSignature,
     NoRuleError,
+    Params,
     PartError,
     UnsaidError,
 )

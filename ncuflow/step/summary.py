@@ -41,8 +41,7 @@ from ncuflow.step.reference import (
 )
 from ncuflow.step.rows import share_pct
 from ncuflow.step.shapes import CONTINUED, REDUCES, KnownFacts, Ranges, Shape, Stated
-from ncuflow.target.launch import Params
-from ncuflow.target.rules import Host
+from ncuflow.target.launch import Host, Params
 
 # of FlashInfer, whose launch rules are tried: a trace does not say its own
 VERSIONS = ((0, 7), (0, 6))

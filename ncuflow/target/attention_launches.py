@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 
 from ncuflow.format import with_unit
-from ncuflow.target import rules
+from ncuflow.target import launch as rules
 from ncuflow.target.attention import HOPPER, PAGED, RAGGED, lengths
 from ncuflow.target.inputs import FP8, ITEMSIZE
 from ncuflow.target.launch import Params

@@ -18,8 +18,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from ncuflow.expression import holds, names
 from ncuflow.io import conforming, read_yaml, resource
-from ncuflow.target.launch import MOST, GpuFacts, Launch, Params, skip_reason
-from ncuflow.target.rules import Rules
+from ncuflow.target.launch import MOST, GpuFacts, Launch, Params, Rules, skip_reason
 from ncuflow.target.source import Backend, Build, Jit, Source, Symbol
 from ncuflow.target.workload import Workload
 
