@@ -54,7 +54,7 @@ function neighbour(given, by) {
   const { view, params } = read();
   const ids = params.getAll("id");
   if (view !== "point" || ids.length !== 1) return false;
-  const all = listed.ids.length ? listed.ids : given.side.range().map((at) => given.reference(given.side, at));
+  const all = listed.ids.length ? listed.ids : given.side.all.map((at) => given.reference(given.side, at));
   const at = all.indexOf(ids[0]);
   const next = all[at + by];
   if (at >= 0 && next) go("point", { id: next });

@@ -4,14 +4,13 @@ import { block } from "./block.js";
 import { h } from "./dom.js";
 import { href } from "./state.js";
 
-/** One capture: its points as columns. */
+/** One capture: its points as columns; all: the places of every point. */
 export class Side {
   constructor(found, number, declared, limiters) {
     Object.assign(this, found);
     this.limiters = limiters;
-    this.flatRoofs = found.flat_roofs;
     this.number = number;
-    this.size = found.points.id.length;
+    this.all = d3.range(found.points.id.length);
     this.place = new Map(found.points.id.map((id, at) => [id, at]));
     this.columns = columnsOf(found.points, declared);
     this.byTarget = new Map(found.targets.map((target) => [target.name, target]));
@@ -24,22 +23,13 @@ export class Side {
 
   /** Points that are right and were measured. */
   good() {
-    return this.range().filter((at) => this.points.status[at] === "ok");
-  }
-
-  range() {
-    return d3.range(this.size);
+    return this.all.filter((at) => this.points.status[at] === "ok");
   }
 
   /** A point's id without its target. */
   short(at) {
     const id = this.points.id[at];
     return id.slice(id.indexOf("/") + 1);
-  }
-
-  /** A limiter as the pages call it. */
-  limiterName(name) {
-    return this.limiters[name] ?? name;
   }
 
   detail(at) {

@@ -39,12 +39,12 @@ export function points(evidence, params) {
   view.list = listing({
     name: "Points",
     what: "points",
-    rows: () => side.range().map((at) => ({ at })),
+    rows: () => side.all.map((at) => ({ at })),
     columns: () => columnsOf(view),
     filter: "filter: prefill batch=32 time_cold_us>100 -fa2",
     words: (name) => reader(name === "status" ? { values: side.points.status } : side.columns.get(name)),
     text: ({ at }) => side.points.id[at],
-    told: (found) => `${found.length} of ${side.size} points${strange.length ? `; no column ${strange.join(", ")}` : ""}`,
+    told: (found) => `${found.length} of ${side.all.length} points${strange.length ? `; no column ${strange.join(", ")}` : ""}`,
     chosen,
     value: (key) => reader(side.columns.get(key)) ?? (() => null),
     shown: (found) => rowsOf(view, found),
@@ -161,7 +161,7 @@ function facetsOf(view) {
   return ["target", "limiter"].map((name) => {
     const counts = countOf(view.shown, (at) => side.value(name, at) ?? "unknown");
     const has = new Set(side.columns.get(name).values);
-    const [marks, called] = name === "target" ? [kinds, (value) => value] : [signs, (value) => side.limiterName(value)];
+    const [marks, called] = name === "target" ? [kinds, (value) => value] : [signs, (value) => side.limiters[value] ?? value];
     const all = marks.names.filter((one) => has.has(one));
     const on = asked.find((word) => word.name === name && word.sign === "=" && !word.not)?.text;
     const pressed = all.find((value) => value.toLowerCase() === on);

@@ -89,7 +89,7 @@ export function roofs(side, found, level, work) {
     // A mark's roof is that of the type that it computed with: one line for each.
     const types = new Set((work === "all" ? found : ran).map(({ at }) => side.value("flop_type", at)));
     for (const source of ["datasheet", "measured"])
-      for (const [type, top] of Object.entries(side.flatRoofs[source]))
+      for (const [type, top] of Object.entries(side.flat_roofs[source]))
         if (types.has(type)) flat.push({ source, label: type === "fp32" ? "FP32" : `tensor ${type}`, top });
   }
   for (const kind of ["fp32", "fp16"])
@@ -143,7 +143,7 @@ function signsOf(side, chosen) {
 function legendOf(side, chosen, choose) {
   const { signs, name } = signsOf(side, chosen);
   const counts = countOf(marks(side, chosen.level, chosen.work), ({ at }) => name(at));
-  const look = (one) => [signs.mark(one), chosen.sign === "limiter" ? side.limiterName(one) : one];
+  const look = (one) => [signs.mark(one), chosen.sign === "limiter" ? (side.limiters[one] ?? one) : one];
   const names = signs.names.filter((one) => counts.has(one));
   return facets(counts, names, chosen.only, look, (only) => choose({ only }));
 }
