@@ -3,7 +3,8 @@
     python tests/dag.py '{"targets": ["all"], "config": {"source": "recorded"}, "changes": ["a.py", …], "lost": []}'
 
 Run in the project's folder. Snakemake builds the graph in this process: a dry run of its own costs
-five times as much. Each change is a line more at the end of a file, or the file lost; it is undone before the next.
+five times as much. Each change is a line more at the end of a file (of "a.py|old|new" other words in it), or the file lost;
+it is undone before the next.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from inspect import signature
 from pathlib import Path
 from shlex import join, quote
@@ -43,9 +45,16 @@ def asked(
     question = {"targets": [target], "config": config, "changes": changes, "lost": lost}
     env = environment or dict(os.environ)
     path = os.pathsep.join([str(Path(__file__).parent), env.get("PYTHONPATH", "")])
-    done = warm.run("dag", json.dumps(question), cwd=folder, env=env | {"PYTHONPATH": path})
+    same = tuple((name, value) for name, value in env.items() if name != "PYTEST_CURRENT_TEST")
+    return json.loads(_said(folder, json.dumps(question), same, path))
+
+
+@cache
+def _said(folder: Path, question: str, env: tuple[tuple[str, str], ...], path: str) -> str:
+    """Once of what several tests ask of one project, which nobody changes for good."""
+    done = warm.run("dag", question, cwd=folder, env=dict(env) | {"PYTHONPATH": path})
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return done.stdout
 
 
 def dependents(jobs: list[Job], file: str) -> list[str]:
@@ -133,9 +142,13 @@ def command(job: Any) -> str | None:
 
 
 @contextlib.contextmanager
-def changed(path: Path) -> Iterator[None]:
+def changed(said: str) -> Iterator[None]:
+    name, *words = said.split("|")
+    path = Path(name)
     before, stat = path.read_bytes(), path.stat()
-    path.write_bytes(before + b"\n# a line more\n")
+    old, new = (word.encode() for word in words or ("", ""))
+    assert old in before
+    path.write_bytes(before.replace(old, new) if old else before + b"\n# a line more\n")
     try:
         yield
     finally:
@@ -160,7 +173,7 @@ def main() -> None:
         found = jobs(asked["targets"], asked["config"])
         reruns = {}
         for name in [*asked["changes"], *asked.get("lost", ())]:
-            with changed(Path(name)) if name in asked["changes"] else lost(Path(name)):
+            with changed(name) if name in asked["changes"] else lost(Path(name)):
                 after = jobs(asked["targets"], asked["config"])
                 reruns[name] = [job["rule"] for job in after if job["runs"]]
         sys.stdout, sys.stderr = out, err

@@ -17,11 +17,12 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import dag
 import fake_gpus
 import fake_machine
 import pytest
 from command import ncuflow
-from conftest import ROOT, SMALL, Finished, Pipeline, some
+from conftest import ROOT, SMALL, Finished, Pipeline
 from fake_machine import TABLE, Machine, make
 
 from ncuflow.flow import checksums
@@ -356,31 +357,23 @@ def test_a_batch_without_a_good_point_has_nothing_to_profile_and_the_others_stan
 # --- edited code ------------------------------------------------------------------------------
 
 
-def test_an_edit_of_what_a_capture_executes_captures_again(measured, every):
-    names = ("evidence/scrub", "evidence/points", "run/ncu")
-    for name in some(names if every else names[:1]):
-        planned = planned_after(measured, f"ncuflow/{name}.py", "", "\n# a comment more\n")
-        assert "profile" in planned and "time" not in planned, name
+def test_of_an_edit_what_a_capture_executes_is_captured_again_and_a_label_is_not(measured):
+    files = ["ncuflow/evidence/scrub.py", "ncuflow/run/ncu.py"]
+    label = "parsers/catalogue.yaml|label: Duration|label: Time"
+    _, reruns = dag.graph(measured.folder, TABLE, {}, (*files, label), measured.environment)
+    assert set(reruns.pop(label)) == {"tables"}
+    for file, rules in reruns.items():
+        assert "profile" in rules and "time" not in rules, file
 
 
-def test_another_counter_of_the_registry_captures_again_and_another_label_does_not(measured):
-    relabelled = planned_after(measured, "parsers/catalogue.yaml", "label: Duration", "label: Time")
-    assert relabelled == {"tables"}
+def test_another_counter_of_the_registry_is_captured(measured):
+    """It is a parameter, which a process reads once."""
+    path = measured.folder / "parsers/catalogue.yaml"
     counter = "smsp__inst_executed.sum"
-    asked = planned_after(measured, "parsers/catalogue.yaml", counter, f"{counter}.x")
-    assert "profile" in asked and "time" not in asked
-
-
-def planned_after(machine: Machine, module: str, old: str, new: str) -> set[str]:
-    """The rules that would run after an edit of a module (at its end where `old` is empty), which is undone."""
-    path = machine.folder / module
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new) if old else text + new)
-    done = machine.run("-n", TABLE)
-    path.write_text(text)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return {line.split()[1].rstrip(":") for line in done.stdout.splitlines() if "rule " in line}
+    path.write_text(path.read_text().replace(counter, f"{counter}.x"))
+    done = measured.run("-n", TABLE)
+    planned = {line.split()[1] for line in done.stdout.splitlines() if "rule " in line}
+    assert "profile:" in planned and "time:" not in planned, done.stdout + done.stderr
 
 
 # --- ncu hangs --------------------------------------------------------------------------------

@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import fake_gpus
 import pytest
 import yaml
 from conftest import COPIED, DEFAULT, ROOT, SECRET, SMALL, Finished, Pipeline, copy_project, some
+from dag import asked
 from snakemake.cli import parse_config
 from snakemake.utils import update_config
 
@@ -50,11 +52,6 @@ def test_results_carry_the_origin_of_every_row(finished, target):
         assert point["measurement"]["gpu"] == results["provenance"]["gpu"]
 
 
-def test_a_second_run_does_nothing(changed):
-    done = changed.run("all", *SMALL)
-    assert "Nothing to be done" in done.stdout + done.stderr
-
-
 def test_advice_is_made_of_what_was_recorded_and_live_of_the_points(project):
     recording = ("source=recorded", f"recording={ROOT / 'recordings/h200/0.7.2/decode'}")
     done = project.run("advise", "--config", *recording)
@@ -62,8 +59,7 @@ def test_advice_is_made_of_what_was_recorded_and_live_of_the_points(project):
     advice = Advice.model_validate_json(record.read_text())
     assert advice.tier == "C" and any(shape.outcome == "winner" for shape in advice.shapes)
     assert (record.parents[1] / "reports/advice.html").is_file(), done.stdout + done.stderr
-    live = project.run("-n", "-p", "--config", "source=live", "machine=a100", "--", "advise")
-    said = re.sub(" +", " ", live.stdout + live.stderr)
+    said = commands(project, "advise")
     assert "ncuflow advise --points" in said and "decode/" in said
 
 
@@ -78,14 +74,29 @@ def test_environment_says_what_is_missing_where_nothing_can_be_measured(project)
     assert not (project.outputs / "tables").exists()
 
 
-@pytest.mark.parametrize("module", ["figures", pytest.param("pages", marks=pytest.mark.exhaustive)])
-def test_a_page_whose_figures_fail_is_not_kept_and_the_other_way_round(changed, module):
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("figures", "draw_all"), pytest.param("pages", "command", marks=pytest.mark.exhaustive)],
+)
+def test_a_page_whose_figures_fail_is_not_kept_and_the_other_way_round(changed, module, name):
     """Also when what fails has written its files before."""
-    path = changed.folder / f"ncuflow/pages/markdown/{module}.py"
-    whole = path.read_text()
-    path.write_text(whole + "\n\nwhole = run\n\n\ndef run(args):\n    whole(args)\n    return 3\n")
+    fails = f"""
+
+import functools
+
+whole = {name}
+
+
+@functools.wraps(whole)
+def {name}(*given, **more):
+    whole(*given, **more)
+    raise RuntimeError("all is written")
+"""
+    with (changed.folder / f"ncuflow/pages/markdown/{module}.py").open("a") as file:
+        file.write(fails)
     done = changed.run("rmsnorm", *SMALL, check=False)
     assert done.returncode != 0
+    assert "all is written" in done.stdout + done.stderr
     assert not (changed.outputs / "reports/rmsnorm.md").exists()
     assert not list((changed.outputs / "figures").glob("rmsnorm-*.svg"))
 
@@ -163,7 +174,7 @@ def test_a_folder_that_cannot_be_locked_is_one_line(project):
 
 
 def test_numbers_inside_a_setting_of_the_command_line_are_numbers(project):
-    chosen = ("source=live", "machine=a100", "sweep=compare")
+    chosen = ("source=live", "machine=a100", "sweep=compare", 'targets=["decode"]')
     runs = 'timing={"runs": 3, "repeats": 30, "exclusive_host": true}'
     planned = project.planned("all", "--config", *chosen, runs)
     assert planned.count("time_again") == 2 * planned.count("time") > 0
@@ -171,12 +182,17 @@ def test_numbers_inside_a_setting_of_the_command_line_are_numbers(project):
     assert project.planned("all", "--config", *chosen, batches).count("build") > 0
 
 
+def commands(project: Pipeline, target: str, **config: Any) -> str:
+    """What a live run would start."""
+    found = asked(project.folder, target, {"source": "live", "machine": "a100"} | config)["jobs"]
+    return re.sub(" +", " ", "\n".join(job["command"] or "" for job in found))
+
+
 @pytest.mark.parametrize(
     ("given", "how"),
     [
         ([], "ncuflow lock --slot --"),
         pytest.param(["--resources", "gpu=8"], "ncuflow lock --", marks=pytest.mark.exhaustive),
-        (['timing={"exclusive_host": true}'], "ncuflow lock --exclusive-host --"),
     ],
 )
 def test_two_timed_jobs_start_together_where_they_share_a_gpu(project, given, how):
@@ -187,10 +203,13 @@ def test_two_timed_jobs_start_together_where_they_share_a_gpu(project, given, ho
     assert re.search(r"--mode time .* --pairs \S+/pairs.json --pairs-out \S+/pairs.jsonl ", said)
 
 
+def test_what_is_timed_has_its_host_alone_where_a_setting_says_so(project):
+    said = commands(project, "decode", timing={"exclusive_host": True})
+    assert said.count("ncuflow lock --exclusive-host --") == said.count("ncuflow lock ") > 0
+
+
 def test_points_of_several_gpus_are_timed_with_all_of_them_and_nothing_else(project):
-    chosen = ("--config", "source=live", "machine=a100", "sweep=ranks", "plan_for=H100")
-    done = project.run("-n", "-p", *chosen, "--", "allreduce")
-    said = re.sub(" +", " ", done.stdout + done.stderr)
+    said = commands(project, "allreduce", sweep="ranks", plan_for="H100")
     two, four = (said.count(f"ncuflow lock --gpus {n} --") for n in (2, 4))
     assert min(two, four) > 0 and said.count("ncuflow lock ") == two + four
     assert "ncuflow nsys" not in said and "ncuflow ncu " not in said
@@ -239,7 +258,9 @@ def test_a_manifest_that_is_none_is_named(tmp_path, text):
     ("rule", "config", "needs"),
     [
         ("predict", "base=recordings/h200/0.6.18/baseline", "base=recordings/A head=recordings/B"),
-        ("jit", "source=recorded", "source=live"),  # only a GPU makes it
+        pytest.param(
+            "jit", "source=recorded", "source=live", marks=pytest.mark.exhaustive
+        ),  # only a GPU makes it
     ],
 )
 def test_a_rule_without_what_it_needs_says_so(project, rule, config, needs):
