@@ -60,17 +60,12 @@ def sanity(results: Path, /, *, no_strict: bool = False, printed: Printed = AS_T
         results: folder of *_results.json
         no_strict: print what is found, exit 0
     """
-    violations = check_folder(results)
-    found = limits.SanityAnswer(impossible=len(violations), violations=violations)
-    printed.tell(found, "".join(f"{one}\n" for one in violations))
+    every = stored.folder(results, struck=False).values()
+    violations = [violation for found in every for violation in limits.check(found)]
+    told = limits.SanityAnswer(impossible=len(violations), violations=violations)
+    printed.tell(told, "".join(f"{one}\n" for one in violations))
     if no_strict or not violations:
         return 0
     if not printed.json:
         print(with_unit(len(violations), "impossible numbers"), file=sys.stderr)
     return 3
-
-
-def check_folder(place: Path) -> list[limits.ImpossibleNumber]:
-    """All impossible numbers of every ``*_results.json`` in a folder. Raises BadInput where it holds none."""
-    every = stored.folder(place, struck=False).values()
-    return [violation for found in every for violation in limits.check(found)]

@@ -27,7 +27,6 @@ from ncuflow.verbs.options import AS_TEXT, Effect, Jobs, OutFile, Printed, Secon
 
 if TYPE_CHECKING:
     from ncuflow.experiments.upgrade import Upgrade
-    from ncuflow.experiments.versions import Source
 
 
 OUTCOMES = {"found": 0, "no change": 3, "untold": 5}  # of a bisection
@@ -171,24 +170,15 @@ def bisect(
         found = versions.recorded(recorded, asked)
     elif metric != versions.COLD:
         raise UsageError(f"--metric {metric!r}: what is timed here is {versions.COLD}")
+    elif not (wheels or env or releases):
+        raise UsageError("--recorded, --wheels, --releases or --env says which versions")
+    elif releases and not good:
+        raise UsageError("--releases needs --good and --bad")
     else:
-        source = _source(wheels, env, releases, good)
+        local = versions.wheels(wheels) if wheels else None
+        source = local or (versions.values(env) if env else versions.releases())
         found = versions.timed(source, asked, points, patience, cache)
     if out:
         write_json(out, found.model_dump(mode="json"))
     printed.tell(found, lambda: bisection.report(found))
     return OUTCOMES[found.outcome]
-
-
-def _source(wheels: Path | None, env: str | None, releases: bool, good: str | None) -> Source:
-    from ncuflow.experiments import versions
-
-    if wheels is not None:
-        return versions.wheels(wheels)
-    if env is not None:
-        return versions.values(env)
-    if not releases:
-        raise UsageError("--recorded, --wheels, --releases or --env says which versions")
-    if not good:
-        raise UsageError("--releases needs --good and --bad")
-    return versions.releases()
