@@ -124,7 +124,8 @@ def some_by_default(cases: Sequence[T], step: int) -> list[Any]:
     return [pytest.param(c, marks=rest) if at % step else c for at, c in enumerate(cases)]
 
 
-def pytest_collection_finish() -> None:
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> None:
     """What is here stays to the end: no collection of garbage goes through it, of which the code of a trial asks for many."""
     gc.freeze()
 
