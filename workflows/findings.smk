@@ -19,6 +19,7 @@ rule findings:
         ),
     log:
         f"{OUT}/logs/findings-{{target}}.log",
+    priority: -1  # what waits longest comes first: all tables, then this, and pages of targets beside those over all
     params:
         tables=made_in("tables/{target}"),
         root=root,

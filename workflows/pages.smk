@@ -21,6 +21,7 @@ rule target_page:
         usage=f"{OUT}/usage/{{target}}.py",
     log:
         f"{OUT}/logs/page-{{target}}.log",
+    priority: -2
     wildcard_constraints:
         target="|".join(KERNEL_TARGETS),
     params:
