@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -50,15 +50,17 @@ def schema(table: str) -> pa.Schema:
     return pa.schema(fields)
 
 
-def build(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Rows (keys that are no column are dropped, absent ones are null) as a checked table.
+def build(table: str, rows: Sequence[Mapping[str, Any] | pa.Table]) -> pa.Table:
+    """Rows (keys that are no column are dropped, absent ones are null), or tables of such, as a checked table.
 
     Raises ValueError where a value does not fit its column.
     """
     import pyarrow as pa
 
+    if rows and isinstance(rows[0], pa.Table):
+        return pa.concat_tables(rows)
     try:
-        built = pa.Table.from_pylist(list(rows), schema(table))
+        built = pa.Table.from_pylist(rows, schema(table))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise ValueError(f"table {table}: {error}") from None
     check(table, built)
@@ -91,7 +93,7 @@ def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
     import pyarrow.csv
     import pyarrow.parquet
 
-    parquet = Path(path)
+    parquet, table = Path(path), table.combine_chunks()  # pages begin anew with each chunk
     with replacing(parquet) as temporary:
         pyarrow.parquet.write_table(table, temporary, compression="zstd")
     with replacing(parquet.with_suffix(".csv")) as temporary:

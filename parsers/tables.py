@@ -24,6 +24,8 @@ from ncuflow.model import DEEP, PAIRS, REPORTS, SHARED, TABLES, Origin, Row, Sto
 from ncuflow.parsers import ncu, reader
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ncuflow.parsers.nsys import Trace
 
 T = TypeVar("T")
@@ -148,7 +150,7 @@ def sides(content: Any) -> list[Row]:
     ]
 
 
-Tables = dict[str, list[Row]]
+Tables = dict[str, list[Any]]  # rows; or tables of them, as `packed` makes
 NCU_TABLES: tuple[str, ...] = ("kernels", "metrics", "stalls", "breakdown", "rules", "lines")
 NSYS_TABLES: tuple[str, ...] = ("timeline", "ranges")
 
@@ -189,8 +191,11 @@ class BatchReport:
     points: set[str] | None
 
 
-def collect(root: Path, batches: Iterable[Path]) -> Tables:
-    """Rows of all tables of a target. Raises BadInput on a file that cannot be used."""
+def collect(root: Path, batches: Iterable[Path], kept: Callable[[Tables], Tables] = dict) -> Tables:
+    """Rows of all tables of a target; kept: what the rows of a report or trace become as soon as it is read.
+
+    Raises BadInput on a file that cannot be used.
+    """
     tables: Tables = defaultdict(list)
     folders = list(batches)
     captures = [capture for folder in folders for capture in _captures(folder)]
@@ -201,27 +206,34 @@ def collect(root: Path, batches: Iterable[Path]) -> Tables:
 
     for folder in folders:
         _times_and_losses(tables, root, folder)
+    bad = _not_right(tables["timing"])
+
+    def rows_of(capture: BatchReport, content: ncu.Report | Trace) -> Tables:
+        return kept(_of_right_points(_rows(root, capture, content), bad))
+
     # Before the traces, whose rows each child that reads a report would share.
     requests = [ncu.Request(report.path, report.points) for report in longest_first]
     found = zip(longest_first, ncu.read_all(requests), strict=True)
-    rows = {report: _rows(root, report, content) for report, content in found}
+    rows = {report: rows_of(report, content) for report, content in found}
     for trace in traces:
         from ncuflow.parsers import nsys  # with numpy: who keeps a recording goes without
 
-        rows[trace] = _rows(root, trace, nsys.read(trace.path, trace.points))
+        rows[trace] = rows_of(trace, nsys.read(trace.path, trace.points))
     for capture in [*traces, *reports]:
         for name, more in rows[capture].items():
             tables[name] += more
-    return _of_right_points(tables)
+    return tables
 
 
-def _of_right_points(tables: Tables) -> Tables:
-    """The tables without what profilers, which may come before the timing, say of points that it did not find right."""
-    bad = {row["point"] for row in tables["timing"] if not row["run"] and row["status"] != "ok"}
-    return tables | {
-        name: [row for row in tables[name] if row["point"] not in bad]
-        for name in (*NCU_TABLES, *NSYS_TABLES)
-    }
+def _not_right(timing: Iterable[Row]) -> set[str]:
+    """The points that the run which counters and traces are of did not find right."""
+    return {row["point"] for row in timing if not row["run"] and row["status"] != "ok"}
+
+
+def _of_right_points(rows: Tables, bad: Collection[str]) -> Tables:
+    """What profilers say, which may come before the timing, without those points."""
+    named = rows.keys() & {*NCU_TABLES, *NSYS_TABLES}
+    return rows | {name: [row for row in rows[name] if row["point"] not in bad] for name in named}
 
 
 def _captures(folder: Path) -> Iterator[BatchReport]:
@@ -368,17 +380,27 @@ def _same_kernels(path: Path, found: Counter[str | None], record: CaptureRecord)
             raise BadInput(path, what)
 
 
+def packed(rows: Tables) -> Tables:
+    """What a report or a trace adds, with a table in place of the rows of each but the captures: it takes less memory, which
+    children that read others share."""
+    report = Path(rows["captures"][0]["report"])
+    return rows | {n: [_built(n, rows[n], report)] for n in rows if n != "captures"}
+
+
 def write(tables: Tables, out: Path) -> None:
     """Every table as out/<name>.parquet and .csv; nothing is written unless all rows fit.
 
     Raises BadInput where a value does not fit its column.
     """
-    try:
-        built = {name: parquet.build(name, tables[name]) for name in TABLES}
-    except ValueError as error:
-        raise BadInput(out, str(error)) from None
-    for name, table in built.items():
+    for name, table in {name: _built(name, tables[name], out) for name in TABLES}.items():
         parquet.write_table(out / f"{name}.parquet", table)
+
+
+def _built(name: str, rows: list[Any], where: Path) -> pa.Table:
+    try:
+        return parquet.build(name, rows)
+    except ValueError as error:
+        raise BadInput(where, str(error)) from None
 
 
 def share(_: Iterable[str]) -> None:
@@ -399,7 +421,7 @@ def command(batches: list[Path], /, *, evidence: Path, target: str, out: Path) -
         out: folder for the tables
         batches: batch folders of the target
     """
-    tables = collect(evidence, batches)
+    tables = collect(evidence, batches, packed)
     stray = {row["target"] for row in tables["timing"]} - {target}
     if stray:
         raise BadInput(batches[0], f"times of {', '.join(sorted(stray))}, not {target}")

@@ -12,7 +12,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -686,10 +686,23 @@ def test_what_profilers_say_of_points_whose_timing_is_not_right_is_in_no_table()
     said = [{"point": point, "run": run, "status": is_so} for (point, run), is_so in status.items()]
     profiled = ("kernels", "metrics", "stalls", "breakdown", "rules", "lines", "timeline", "ranges")
     rows = [{"point": point} for point in ("good", "bad", "gone", None)]
-    found = tables._of_right_points(
-        defaultdict(list, {"timing": said, "lost": rows} | dict.fromkeys(profiled, rows))
-    )
-    assert found["timing"] == said and found["lost"] == rows
+    every = dict.fromkeys(("captures", *profiled), rows)
+    found = tables._of_right_points(every, tables._not_right(said))
+    assert found["captures"] == rows
     for name in profiled:
         assert [row["point"] for row in found[name]] == ["good", None], name
     assert {"captures", "pairs", "timing", "lost", *profiled} == set(TABLES)
+
+
+def test_tables_built_report_by_report_are_those_of_all_rows(evidence, tmp_path):
+    root, folder = evidence
+    for name, how in {"rows": dict, "packed": tables.packed}.items():
+        tables.write(tables.collect(root, [folder], how), tmp_path / name)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "rows").iterdir()}
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "packed").iterdir()}
+    assert len(files["metrics.csv"]) > 1000 and len(files["timeline.csv"]) > 1000
+
+
+def test_a_value_that_fits_no_column_names_its_report():
+    with pytest.raises(BadInput, match=r"^x/b0/sweep\.ncu-rep: table metrics: "):
+        tables.packed({"captures": [{"report": "x/b0/sweep.ncu-rep"}], "metrics": [{"value": "7"}]})

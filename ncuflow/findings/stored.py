@@ -285,7 +285,7 @@ def make_results(recording: Path, targets: Iterable[str] | None, outputs: Path) 
         status_line.at = f"{location.name(recording)}: {target}"
         folder = outputs / "tables" / target
         reports = [recording / target / batch for batch in sorted(batches[target])]
-        tables.write(tables.collect(recording, reports), folder)
+        tables.write(tables.collect(recording, reports, tables.packed), folder)
         found = joined.results(target, folder, recording, location.name(recording))
         write_json(outputs / "results" / f"{target}{SUFFIX}", found, levels=3)
 
