@@ -232,7 +232,7 @@ def _not_right(timing: Iterable[Row]) -> set[str]:
 
 def _of_right_points(rows: Tables, bad: Collection[str]) -> Tables:
     """What profilers say, which may come before the timing, without those points."""
-    named = rows.keys() & {*NCU_TABLES, *NSYS_TABLES}
+    named = rows.keys() - {"captures"}
     return rows | {name: [row for row in rows[name] if row["point"] not in bad] for name in named}
 
 
@@ -289,9 +289,8 @@ def _origin(path: Path, rows: list[Row]) -> Origin | None:
     """What one process made these rows with, which is taken out of them. Raises BadInput where they do not agree."""
     found = [row.pop("origin") for row in rows]
     if any(other != found[0] for other in found):
-        raise BadInput(
-            path, "records of several runs, made with different versions or at other times"
-        )
+        what = "records of several runs, made with different versions or at other times"
+        raise BadInput(path, what)
     return found[0] if found else None
 
 
@@ -306,12 +305,9 @@ def _capture(tool: str, origin: Origin | None, warnings: Iterable[str] = ()) -> 
 
 def _runs(folder: Path) -> list[tuple[int, Path]]:
     """timing.jsonl is run 0; timing.1.jsonl and so on are further runs of the same points."""
-    found = []
-    for path in folder.glob("timing*.jsonl*"):
-        number = re.fullmatch(r"timing(?:\.(\d+))?\.jsonl(?:\.xz)?", path.name)
-        if number:
-            found.append((int(number[1] or 0), path))
-    return sorted(found)
+    name = re.compile(r"timing(?:\.(\d+))?\.jsonl(?:\.xz)?")
+    found = ((name.fullmatch(path.name), path) for path in folder.glob("timing*.jsonl*"))
+    return sorted((int(number[1] or 0), path) for number, path in found if number)
 
 
 def _key(root: Path, path: Path) -> Row:
@@ -346,9 +342,7 @@ def _points(folder: Path, name: str = "points.json") -> list[str]:
 def _record(folder: Path, tool: str) -> CaptureRecord:
     """The capture record of a tool; an empty one where there is none."""
     path = present(folder / f"{tool}.json")
-    if path is None:
-        return CaptureRecord()
-    return read_as(path, CaptureRecord, "a capture record")
+    return read_as(path, CaptureRecord, "a capture record") if path else CaptureRecord()
 
 
 def _rows(root: Path, capture: BatchReport, content: ncu.Report | Trace) -> Tables:
@@ -375,9 +369,8 @@ def _same_kernels(path: Path, found: Counter[str | None], record: CaptureRecord)
         counted[None] = record.unattributed
     for point in [*counted, *(point for point in found if point is not None)]:
         if found[point] != counted.get(point, 0):
-            of = point or "no point"
-            what = f"{found[point]} kernels of {of}, but its capture record says {counted.get(point, 0)}"
-            raise BadInput(path, what)
+            what = f"{found[point]} kernels of {point or 'no point'}, but its capture record says"
+            raise BadInput(path, f"{what} {counted.get(point, 0)}")
 
 
 def packed(rows: Tables) -> Tables:
