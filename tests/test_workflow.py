@@ -1,6 +1,7 @@
 """The pipeline as a user runs it: what is made, what is made again, and what a wrong setting says."""
 
 import copy
+import itertools
 import json
 import os
 import re
@@ -50,6 +51,15 @@ def test_results_carry_the_origin_of_every_row(finished, target):
     for point in results["points"]:
         assert point["tier"] == "C"
         assert point["measurement"]["gpu"] == results["provenance"]["gpu"]
+
+
+def test_what_most_wait_for_is_made_first(small: Finished):
+    """One job at a time: all tables, all results, then what is of all targets, and beside it the page of each."""
+    orders = ("tables/*/metrics.csv", "results/*_results.json", "results/claims.json")
+    orders = (*orders, "reports/INDEX.md", "reports/[mr]*.md", "report.html")
+    made = [[path.stat().st_mtime_ns for path in small.outputs.glob(one)] for one in orders]
+    assert [len(times) for times in made] == [2, 2, 1, 1, 2, 1]
+    assert all(max(some) < min(later) for some, later in itertools.pairwise(made))
 
 
 def test_advice_is_made_of_what_was_recorded_and_live_of_the_points(project):
