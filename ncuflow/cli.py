@@ -73,14 +73,14 @@ PARTS_OF = {
 
 # Commands that stand in a module beside others: their functions have their names, or the last word of these.
 BESIDE = {
-    "check sanity", "step annotate", "export script", "upgrade bisect", "mcp",
+    "check sanity", "step annotate", "export script", "upgrade bisect", "mcp", "trace",
     "jit-probe", "machine-page", "static-cute", "static-page", "predict-page",
 }  # fmt: skip
 
 
 def _verbs(listed: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """The module of each, which has the name of its last word, or its verb's; "try" is a word of Python's own."""
-    own = {"try": "verbs.trial", "mcp": "mcp"}
+    own = {"try": "verbs.trial", "mcp": "mcp", "trace": "verbs.explain"}
     named = {name: f"verbs.{name.split()[0 if name in BESIDE else -1]}" for name in listed} | own
     return {name: (f"ncuflow.{named[name]}", what) for name, what in listed.items()}
 

@@ -19,7 +19,7 @@ from ncuflow.compare.reports import distinct
 from ncuflow.explain.launch import of_every
 from ncuflow.explain.record import Explanation, as_text, overview
 from ncuflow.explain.verb import explain
-from ncuflow.findings import profiled
+from ncuflow.findings import derivation, profiled
 from ncuflow.format import Sheet
 from ncuflow.io import UsageError, emit
 from ncuflow.verbs.options import AS_TEXT, Printed, given
@@ -82,3 +82,26 @@ def _called(found: Explanation, named: str, path: str) -> Explanation:
     if named == path:
         return found
     return Explanation.model_validate_json(found.model_dump_json().replace(path, named))
+
+
+def trace(
+    point: str, column: str, outputs: Path | None = None, /, *, printed: Printed = AS_TEXT
+) -> None:
+    """Trace: from a number on a page back to the report, kernel and metric that it comes from.
+
+        ncuflow trace decode/B32_L2048_H32_K32_D128_P16_f16_cc gbs_fraction_counter
+        ncuflow trace report.ncu-rep#0 busiest_pct
+
+    Prints the column's formula, the columns under it, and at the bottom each metric with its report and kernel.
+
+    Args:
+        point: point id, or REPORT#INDEX of a launch of any report of ncu
+        column: column of the measurement table, or of a launch: metric, stall, rule, line
+        outputs: outputs/<machine> or a recording; default: what has the point
+    """
+    steps = derivation.found(point, column, outputs)
+    asked = Path(point).name if "#" in point else point
+    printed.tell(
+        derivation.TraceSteps(point=asked, name=column, steps=steps),
+        lambda: "".join(f"{derivation.line(step)}\n" for step in steps),
+    )
