@@ -230,12 +230,25 @@ def test_changes_of_flashinfer_that_were_taken_back_are_found() -> None:
         "activation-blocks": "faster",
         "gumbel": "wrong",
         **dict.fromkeys(("far-decode", "far-prefill", "far-mla", "far-merge"), "wrong"),
+        "mla-pages": "wrong",
+        **dict.fromkeys(("mla-append", "rope-split", "fp4-convert"), "slower"),
+        "plan-max": "same",
     }
     said = {
         name: " ".join(c.reason or "" for c in one.points[0].cases) for name, one in found.items()
     }
     assert all("far below 0" in said[name] for name in said if name.startswith("far"))
     assert "with one token all but certain" in said["gumbel"]
+    for point in found["mla-pages"].points:
+        assert "pages behind element 2^32" in (point.reason or "")
+    for point in found["plan-max"].points:
+        assert point.plan is not None and (point.outcome, point.plan.outcome) == ("same", "slower")
+    for name, why in {
+        "mla-append": "vec_size 8 → vec_size 2",
+        "rope-split": "grid 40,32,1 → grid 40,1,1",
+        "fp4-convert": "short_scoreboard",
+    }.items():
+        assert why in " ".join(reasons(found[name].points[0])), name
     blocks = found["activation-blocks"].points[0]
     assert blocks.timing is not None and blocks.timing.change.high < -0.2
     assert "block 256,1,1 → block 1024,1,1" in " ".join(reasons(blocks))
