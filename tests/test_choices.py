@@ -153,6 +153,9 @@ def test_summary_ranges_over_all_pairs():
     assert found["median"] is None  # some gain, others lose
     assert [part for part, _ in found["parts"]] == ["batch == 1", "batch == 2", "batch == 3"]
     assert summary([]) is None
+    # the median of those beyond noise alone is that of the pairs which happen to gain the most
+    told = summary([pair(0.2), pair(0.3), pair(0.1, "within noise"), pair(-0.05, "within noise")])
+    assert [told[name] for name in ("least", "median", "most")] == pytest.approx([-0.05, 0.15, 0.3])
 
 
 def pair(change: float, verdict: str = "differs", **fixed: object) -> choices.Effect:

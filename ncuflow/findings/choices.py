@@ -439,9 +439,8 @@ def _among(name: str, values: set[Any]) -> str:
 def summary(found: Sequence[Effect], own: Sequence[str] = ()) -> Row | None:
     """How a choice fares over its pairs; None without pairs. own: what all the pairs meet, told with a condition of some.
 
-    {pairs, differs, within, untested, in_turns, apart: counts; least, median, most: change over those beyond noise, over all
-    where none is, no median where some gain and others lose; confidence: of the intervals; parts: [(where, summary)] of
-    pairs that fare unlike}
+    {pairs, differs, within, untested, in_turns, apart: counts; least, median, most: change over all, no median where beyond
+    noise some gain and others lose; confidence: of the intervals; parts: [(where, summary)] of pairs that fare unlike}
     """
     if not found:
         return None
@@ -455,7 +454,7 @@ def summary(found: Sequence[Effect], own: Sequence[str] = ()) -> Row | None:
 
 def _summary(found: Sequence[Effect]) -> Row:
     verdicts = [p.verdict for p in found]
-    changes = [p.change for p in with_a_change(found) or found]
+    changes = [p.change for p in found]
     fare = {math.copysign(1, p.change) for p in with_a_change(found)}
     return {
         "pairs": len(found),
