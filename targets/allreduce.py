@@ -4,7 +4,8 @@ Each rank is a process with a GPU of one host. The first is timed while its peer
 of the call once all have come; every rank's output is held against the sum in float32. One shot sends all to all; two shots sum a
 part on each rank and send the sums round. Cold, what the peers send is there when the first rank begins: that time of one shot
 leaves out the latency of one trip over a link. The bus bandwidth is NCCL's: of n ranks 2(n − 1)/n of the message, over the time,
-here with the norm's; one shot sends up to n/2 times as much.
+here with the norm's; one shot sends up to n/2 times as much. `vllm` is `flashinfer.comm.vllm_ar.all_reduce` outside a CUDA graph,
+where it first copies the message to a buffer that its peers know: in one a server has no such copy.
 """
 
 import ctypes

@@ -209,5 +209,10 @@ def test_the_page_says_which_is_the_fastest_at_which_size(measured: Results) -> 
 def test_the_page_says_what_a_time_among_waiting_peers_leaves_out(measured: Results) -> None:
     text = " ".join(page(measured).split())
     assert "that time of one shot leaves out the latency of one trip over a link" in text
+    assert (
+        "in turns, but not under *vLLM's and a norm apart, or FlashInfer's choice* and *vLLM's or NCCL"
+        in text
+    )
+    assert "`vllm` is `flashinfer.comm.vllm_ar.all_reduce` outside a CUDA graph" in text
     assert "hot as cold" not in text  # hot launches follow each other, each after its peers' last
     assert "`fp32_acc` is `False`, and whether NCCL uses NVLS is not recorded" in text
