@@ -487,11 +487,17 @@ TARGET = Target(
     small={"batch": 1, "m": 64},
     id=point_id,
     unable=unable,
-    # where FlashInfer's default is among those that are measured
+    # where FlashInfer's default is among those that are measured; a router's kernels are calls of their own
     free=lambda p: (
-        {"backend": one.default} if (one := CALLS[p["variant"]]).default in one.names else {}
+        {"backend": one.default}
+        if (one := CALLS[p["variant"]]).default in one.names and p["backend"] != "router"
+        else {}
     ),
-    resolves=lambda p, _: {"backend": default} if (default := CALLS[p["variant"]].default) else {},
+    resolves=lambda p, _: (
+        {"backend": default}
+        if (default := CALLS[p["variant"]].default) and p["backend"] != "router"
+        else {}
+    ),
     asked=lambda p: {"run": {"backend": p["backend"]}},
     tuned=tuned,
     backends=tuple(dict.fromkeys(one for call in CALLS.values() for one in call.backends)),

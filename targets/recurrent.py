@@ -260,6 +260,6 @@ TARGET = Target(
         Choice(
             "recurrent_layout", "A state with values first, or keys", "variant", "gdn", "gdn_kv"
         ),
-        Choice("recurrent_steps", "One token a sequence, or four", "steps", 1, 4),
+        Choice("recurrent_steps", "One token a sequence, or four", "steps", 1, 4, given="traffic"),
     ),
 )

@@ -69,7 +69,7 @@ def test_a_rate_that_is_itself_the_measured_peak_is_no_share_of_it(finished, hel
     for target in some(side["targets"]):
         own = target["ceilings"]["measured"]
         passed = own["points"].get("dram_gbs") == target["best"]
-        assert passed == (target["passed"] == "copy or read")
+        assert passed == (target["passed"] == "any copy or read")
         assert passed == (own["dram_gbs"] > reached["dram_gbs"])
         (row,) = re.findall(rf".*\]\({target['name']}\.md\).*GB/s \|.*", index) or [""]
         assert passed == ("| above any copy or read |" in row)
@@ -83,7 +83,7 @@ def test_a_point_that_passes_every_copy_and_read_is_said_to(results_once, tmp_pa
     (side,) = main([Findings(made / "results", recording, names=["decode"])])["sides"]
     (target,) = side["targets"]
     own = target["ceilings"]["measured"]
-    assert own["points"]["dram_gbs"] == target["best"] and target["passed"] == "copy or read"
+    assert own["points"]["dram_gbs"] == target["best"] and target["passed"] == "any copy or read"
     assert own["dram_gbs"] > side["machine"]["ceilings"]["measured"]["dram_gbs"]
     index = render("INDEX", Findings(made / "results", recording, names=["decode"]))
     (row,) = [line for line in index.splitlines() if "](decode.md)" in line and "GB/s |" in line]

@@ -156,10 +156,14 @@ def raised(machine: Ceilings, rows: Iterable[Measurement]) -> Ceilings:
 
 
 def passed(found: Ceilings, row: Measurement, rate: str) -> str | None:
-    """What the rate (gbs or tflops) of a point that is itself the measured ceiling is more than any of; None of others."""
-    tensor = rate == "tflops"
-    kind, what = (of := _type(row), f"{of} matrix product") if tensor else (DRAM, "copy or read")
-    return what if found.get("measured", {}).get("points", {}).get(kind) == row["point"] else None
+    """What the rate (gbs or tflops) of a point that is itself the measured ceiling is more than; None of others."""
+    measured, kind = found.get("measured", {}), _type(row) if rate == "tflops" else DRAM
+    if measured.get("points", {}).get(kind) != row["point"]:
+        return None
+    if kind == DRAM:
+        return "any copy or read"
+    product = measured.get("series", {}).get(f"matrix product, {kind}") or {}
+    return (product.get("method") or f"any {kind} matrix product").split(",")[0]
 
 
 def _type(row: Measurement) -> str:

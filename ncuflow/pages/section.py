@@ -151,8 +151,10 @@ def target_section(results: Results, index: Any = None) -> Context:
     shown = [_point_context(p) for p in spread(good, MOST_ROWS, named)]
     for one in shown:
         one["roof"] = roof(one["m"], axis.rate)
-    floors = [
-        p["measurement"]["time_floor_us"] for p in good if p["measurement"].get("time_floor_us")
+    launches = [
+        floor
+        for m in (p["measurement"] for p in good)
+        if m["time_cold_us"] and (floor := m.get("time_floor_us")) and m["time_cold_us"] < 2 * floor
     ]
     every = opportunities.scopes(results)
     advice = opportunity_rows(results, index, every)
@@ -180,12 +182,8 @@ def target_section(results: Results, index: Any = None) -> Context:
         "faster": top and (more := faster(good, axis.rate, top)) and _point_context(more),
         "passed": top and ceilings.passed(results["ceilings"], top["measurement"], axis.rate),
         "copied": _copied(target, top, results) if target and top and axis.rate == "gbs" else None,
-        "floor": median(floors) if floors else None,
-        "launches": sum(
-            m["time_cold_us"] < 2 * m["time_floor_us"]
-            for m in (p["measurement"] for p in good)
-            if m["time_cold_us"] and m.get("time_floor_us")
-        ),
+        "floor": median(launches) if launches else None,
+        "launches": len(launches),
         "waiting": sorted((_point_context(p) for p in good if _host_bound(p)), key=_time),
         "graph": _graph(results, [p["point"] for p in good if _host_bound(p)]),
         "moved_more": [

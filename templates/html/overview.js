@@ -52,7 +52,7 @@ function row(evidence, side, target, signs, kinds) {
   const cells = [
     target.good === target.total ? target.good : `${target.good} of ${target.total}`,
     ofBest(() => `${number(side.value(rate, at))} ${unit}`),
-    target.passed ? `above any ${target.passed}` : ofBest(() => meter(side.value(fraction, at))),
+    target.passed ? `above ${target.passed}` : ofBest(() => meter(side.value(fraction, at))),
     ofBest(() => evidence.link(side, target.best, breakable(side.short(at)))),
     ofBest(() => limitedBy(side, at, signs)),
     spark(`${unit} over ${target.axis}`, sweeps(side, places, target.axis, rate)) ?? "–",
