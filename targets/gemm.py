@@ -544,20 +544,32 @@ TARGET = Target(
         Choice(
             "gemm_segment", "Segments by Hopper's or Ampere's kernel", "backend", "sm90", "sm80"
         ),
-        Choice("gemm_router", "tinygemm or the router's own", "backend", "tinygemm", "router"),
+        Choice(
+            "gemm_router",
+            "tinygemm or the router's own",
+            "backend",
+            "tinygemm",
+            "router",
+            metrics=_CALLED,
+        ),
         Choice(
             "gemm_torch", "cuBLASLt, or torch.mm", "backend", "cublaslt", TORCH, metrics=_CALLED
         ),
         Choice(
             "gemm_fp8_torch",
-            "cuBLAS, or torch._scaled_mm",
+            "cuBLAS with fast accumulation, or torch._scaled_mm without",
             "backend",
             "cublas",
             TORCH,
             metrics=_CALLED,
         ),
         Choice(
-            "gemm_groupwise_torch", "DeepGEMM, or torch._scaled_mm", "backend", "deepgemm", TORCH
+            "gemm_groupwise_torch",
+            "DeepGEMM, or torch._scaled_mm",
+            "backend",
+            "deepgemm",
+            TORCH,
+            metrics=_CALLED,
         ),
         Choice("gemm_segment_torch", "Segments, or torch._grouped_mm", "backend", "sm90", TORCH),
         Choice(

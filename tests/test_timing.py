@@ -132,6 +132,13 @@ def test_a_launch_shorter_than_its_call_has_no_sustained_rate(host, sustained, m
     assert any(entry.startswith("steady") for entry in device.log) == sustained
 
 
+def test_the_first_calls_after_a_burst_are_no_host_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "call_times", lambda device, run, n: [*map(float, range(n))])
+    timer = timing.Timer(Device(), timing._call(lambda: None))
+    timer.host(3)
+    assert timer.series.host == [2.0, 3.0, 4.0]
+
+
 def test_a_pair_is_timed_in_turns_and_each_goes_first_as_often() -> None:
     device = Device()
     launches = []
