@@ -1125,6 +1125,22 @@ def test_the_noise_of_a_short_launch_is_not_that_of_a_long_one(recorded: Recorde
     assert found["1024"].verdict == "within noise"
 
 
+def test_a_call_that_was_timed_in_turns_is_judged_without_the_first_of_each(
+    recorded: Recorded,
+) -> None:
+    """With them a call of 290 µs took longer than its kernels of 305, and 47 % of another was the host's."""
+    results = recorded(ENGINES, "gemm")
+    host = {p["point"]: p["measurement"]["host_launch_us"] for p in results["points"]}
+    assert host["gemm/groupwise_deepgemm_M16_N4096_K7168_fp8"] == pytest.approx(19.1, abs=0.05)
+    assert host["gemm/groupwise_deepgemm_M1_N4096_K7168_fp8"] == 18.26  # in no pair
+    waiting = [one["label"] for one in target_section(results)["waiting"]]
+    assert waiting and "mm_cublaslt_M1024_N28672_K4096_bf16" not in waiting
+    (row,) = [r for r in rows(ENGINES, "gemm", recorded) if r.opportunity.what == "a CUDA graph"]
+    assert row.most == pytest.approx(0.372, abs=0.005)
+    called = [one["label"] for one in target_section(recorded(ENGINES, "sampling"))["waiting"]]
+    assert called and all("_V32000_" in label for label in called)
+
+
 def test_the_page_of_mla_says_what_flashinfer_takes_by_default() -> None:
     template = environment().get_template("guide/mla_decode/algorithm.md.j2")
     assert "By default (`auto`) FlashInfer takes fa3" in template.render()

@@ -9,6 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ncuflow import model
@@ -95,6 +96,8 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
         machine, [measurement(joined(t)) for t in first if t["status"] == "ok"]
     )
     points = [point_of(joined(t), runs[t["point"]]) for t in first]
+    pairs = _pairs(tables)
+    _settle(points, pairs)
     again = grouped([t for t in timed if t["run"]], "run").values()
     repeats = [[measurement(joined(timing)) for timing in rows] for rows in again]
     return {
@@ -109,7 +112,7 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
         "ceilings": machine,
         "points": points,
         "deep": _deep([k for k in all_kernels if k["batch"] == model.DEEP], tables),
-        "pairs": _pairs(tables),
+        "pairs": pairs,
         "noise": noise.floors(points, repeats),
     }
 
@@ -167,6 +170,25 @@ def point_of(joined: Joined, timed: list[model.TimingRow]) -> model.Point:
         "kernels": list(joined.kernels),
         "runs": _runs(timed) if timed else {},
     }
+
+
+# Of a pair's host times in each turn: the first find nothing in the host's caches.
+FIRST_CALLS, TURN = 2, 5
+
+
+def _settle(points: list[model.Point], pairs: list[model.Turns]) -> None:
+    """The host's time of a point that has those of its side of a pair becomes the median, in µs, of each turn's later calls."""
+    sides = {
+        (point, *(dict(side).get("host_samples_us") or ()))
+        for pair in pairs
+        for point, side in zip((pair["base"], pair["other"]), pair["sides"], strict=False)
+    }
+    for point in points:
+        times = point["samples"]["host_us"] or []
+        settled = [time for i, time in enumerate(times) if i % TURN >= FIRST_CALLS]
+        if settled and (point["point"], *times) in sides:
+            point["samples"]["host_us"] = settled
+            point["measurement"]["host_launch_us"] = median(settled)
 
 
 def _deep(kernels: list[model.Kernel], tables: Path) -> list[model.Kernel]:
