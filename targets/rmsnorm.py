@@ -533,7 +533,12 @@ TARGET = contract.Target(
             "layernorm", "RMSNorm or LayerNorm", "variant", "rmsnorm", "layernorm", given="model"
         ),
         contract.Choice(
-            "norm_torch", "FlashInfer's choice, or torch.compile", "norm", "auto", TORCH
+            "norm_torch",
+            "FlashInfer's choice, or torch.compile",
+            "norm",
+            "auto",
+            TORCH,
+            metrics=("time_cold_us", "host_launch_us"),
         ),
         contract.Choice(
             "norm",

@@ -637,3 +637,9 @@ def test_every_recorded_claim_that_is_decided_has_evidence(recorded):
         if record["id"] in NAMED:
             assert isinstance(record["measured"]["value"], int | float)
             assert record["evidence"][0]["report"] and record["evidence"][0]["formula"]
+
+
+def test_a_rival_is_no_evidence_of_what_flashinfer_does(tmp_path):
+    rival = {**POINTS[2], "info": {**POINTS[2].get("info", {}), "rival": "torch 2.11"}}
+    found = judged(tmp_path, *POINTS[:2], rival)
+    assert found["measured"]["value"] == 2000

@@ -262,14 +262,14 @@ class ClaimEvidence:
         return self.source.functions if over == "source" and self.source else {}
 
     def scopes(self, target: str) -> list[Scope]:
-        """A scope for each point of a target that ran and gave the right result."""
+        """A scope for each point of a target that ran and gave the right result, none of a rival: claims speak of FlashInfer."""
         if target not in self._scopes and target in self.results:
             results = self.results[target]
             possible = possible_names(results)
             self._scopes[target] = [
                 point_scope(entry, results, possible)
                 for entry in results["points"]
-                if entry["status"] == "ok"
+                if entry["status"] == "ok" and "rival" not in entry.get("info", {})
             ]
         return self._scopes.get(target, [])
 
