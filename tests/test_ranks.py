@@ -214,5 +214,6 @@ def test_the_page_says_what_a_time_among_waiting_peers_leaves_out(measured: Resu
         in text
     )
     assert "`vllm` is `flashinfer.comm.vllm_ar.all_reduce` outside a CUDA graph" in text
+    assert "points: the best of FlashInfer's, and others" in text  # NCCL's below it is better
     assert "hot as cold" not in text  # hot launches follow each other, each after its peers' last
     assert "`fp32_acc` is `False`, and whether NCCL uses NVLS is not recorded" in text
