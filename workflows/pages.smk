@@ -21,9 +21,9 @@ rule target_page:
         usage=f"{OUT}/usage/{{target}}.py",
     log:
         f"{OUT}/logs/page-{{target}}.log",
-    priority: -2
     wildcard_constraints:
         target="|".join(KERNEL_TARGETS),
+    priority: -2
     params:
         lax=not SETTINGS.strict,
         results=made_in("results"),
