@@ -87,3 +87,9 @@ def test_the_guide_says_which_parts_of_a_step_were_not_measured(finished: Any) -
     assert "A model of 32 layers" in section and "| sampling | 32 layers |" in section
     (row,) = [line for line in section.splitlines() if "`B32_L2048_H32_K8_D128_P16_f16_tc`" in line]
     assert row.endswith("| 326 µs | 71 µs | 5.25 µs | – | – | – | 2 934 µs |")
+
+
+def test_a_step_of_flashinfer_has_no_part_of_a_rival() -> None:
+    rival = point("rmsnorm", 4.0, **NORM) | {"info": {"rival": "torch 2.11"}}
+    (step,) = steps(of(point("decode", 70.0, **DECODE), point("rmsnorm", 5.0, **NORM), rival))
+    assert full(step) == {"norm": 5.0}

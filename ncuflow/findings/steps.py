@@ -114,10 +114,11 @@ def steps(results: Mapping[str, Results]) -> list[Step]:
 
 
 def _parts(name: str, results: Results) -> Iterator[tuple[StepPart, Point]]:
-    """The points of a target that are part of a step, with a time and of 16 bits."""
+    """FlashInfer's points of a target that are part of a step, with a time and of 16 bits."""
     target = known().get(name)
     for point in results["points"] if target else ():
-        if point["status"] == "ok" and point["measurement"]["time_cold_us"]:
+        rival = "rival" in point.get("info", {})
+        if point["status"] == "ok" and point["measurement"]["time_cold_us"] and not rival:
             part = target.part(target.completed(point["params"])) if target else None
             if part:
                 yield part, point
