@@ -343,7 +343,7 @@ TARGET = Target(
     heading="All-reduce Kernels",
     order=13,
     parameters={
-        # FlashInfer's choice of its two first; vllm, nccl: the norm apart
+        # the fused call's own choice of shots first; vllm, nccl: the norm apart
         "variant": tuple(one.name for one in BACKENDS),
         "ranks": 2,
         "tokens": 128,
@@ -391,14 +391,14 @@ TARGET = Target(
         Choice("allreduce_shots", "One shot or two", "variant", "oneshot", "twoshot"),
         Choice(
             "allreduce_nccl",
-            "FlashInfer's choice, or NCCL and a norm apart",
+            "trtllm_allreduce_fusion, or NCCL and a norm apart",
             "variant",
             "auto",
             NCCL,
         ),
         Choice(
             "allreduce_vllm",
-            "vLLM's and a norm apart, or FlashInfer's choice",
+            "vLLM's and a norm apart, or trtllm_allreduce_fusion",
             "variant",
             "vllm",
             "auto",

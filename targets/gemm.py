@@ -546,7 +546,7 @@ TARGET = Target(
         ),
         Choice(
             "gemm_router",
-            "tinygemm or the router's own",
+            "tinygemm, or the router's own with PDL and in float32",
             "backend",
             "tinygemm",
             "router",

@@ -670,7 +670,10 @@ def test_a_choice_that_launched_the_same_has_no_price_and_prefill_no_graph(
 
 def test_the_budget_of_a_step_says_that_each_part_is_the_fastest() -> None:
     """Its norm is that of the CUDA kernels, where the default takes another."""
-    assert "each part by the fastest choice" in (ROOT / "templates/guide/serving.md.j2").read_text()
+    assert (
+        "each part by FlashInfer's fastest choice"
+        in (ROOT / "templates/guide/serving.md.j2").read_text()
+    )
 
 
 def test_a_change_that_was_measured_at_another_point_says_where_and_counts_all_its_pairs(
@@ -1028,7 +1031,7 @@ def test_a_library_that_a_caller_names_is_no_default_and_no_rival_is_advised(
     told = {row["what"]: row for row in opportunity_rows(recorded(ENGINES, "gemm"), None)}
     # a router's kernels are calls of their own, which no backend leads to
     assert (
-        told["a CUDA graph"]["most"] == "90 % of the call"
+        told["a CUDA graph"]["most"] == "85 % of the call"
         and "router" in told["a CUDA graph"]["at"]
     )
 
@@ -1066,7 +1069,7 @@ def test_what_fewer_rows_gain_is_no_reason_for_the_library(recorded: Recorded) -
     assert "tinygemm" in lines[ENGINES][1] and "13.3 % less time" in lines[ENGINES][1]
     assert "one pair of M 1, N 256" in lines[ENGINES][1]
     assert "`mm_M1_16_K7168_N256`" in lines[ENGINES][2] and "+18.5 %" in lines[ENGINES][2]
-    assert "; host time of the call −83.2 % to −77.8 %" in lines[ENGINES][2]
+    assert "; host time of the call −82.5 % to −78.0 %" in lines[ENGINES][2]
     assert "tinygemm's time against cuBLASLt: +18.4 %" in lines[f"h200/{NOW}/kernels"][0]
 
 
@@ -1136,9 +1139,41 @@ def test_a_call_that_was_timed_in_turns_is_judged_without_the_first_of_each(
     waiting = [one["label"] for one in target_section(results)["waiting"]]
     assert waiting and "mm_cublaslt_M1024_N28672_K4096_bf16" not in waiting
     (row,) = [r for r in rows(ENGINES, "gemm", recorded) if r.opportunity.what == "a CUDA graph"]
-    assert row.most == pytest.approx(0.895, abs=0.005)  # a router's, in no pair
+    assert row.most == pytest.approx(0.848, abs=0.005)  # a router's, by an empty launch
+    (choice,) = [c for c in known()["gemm"].compared if c.key == "gemm_groupwise_torch"]
+    calls = effects(replace(choice, metrics=("host_launch_us",)), results)
+    assert min(e.change for e in calls) == pytest.approx(-0.2, abs=0.005)  # -0.3 with them
     called = [one["label"] for one in target_section(recorded(ENGINES, "sampling"))["waiting"]]
     assert called and all("_V32000_" in label for label in called)
+
+
+def test_a_graph_is_advised_of_every_call_that_one_takes_as_it_is(recorded: Recorded) -> None:
+    """KDA of one sequence takes the host 25 times as long as the GPU; its page named a state of 16 bits alone."""
+    most = {}
+    for target in ("gemm", "mla_decode", "moe", "prefill", "recurrent", "rmsnorm", "sampling"):
+        for row in rows(ENGINES, target, recorded):
+            if row.opportunity.what == "a CUDA graph":
+                most[target] = row.most
+                points = {p["point"]: p for p in recorded(ENGINES, target)["points"]}
+                shown = [points[name] for name in row.points]
+                assert not any("rival" in p["info"] or p["measurement"]["plan_us"] for p in shown)
+    assert most.keys() == {"gemm", "moe", "recurrent", "rmsnorm", "sampling"}
+    assert most["recurrent"] == pytest.approx(0.956, abs=0.001)
+    told = {r["what"]: r for r in opportunity_rows(recorded(ENGINES, "gemm"), None)}
+    assert told["a CUDA graph"]["source"] == ""  # which decides nothing of it
+    drawn = {r["what"]: r for r in opportunity_rows(recorded(ENGINES, "sampling"), None)}
+    assert "`seed` and `offset` as tensors" in drawn["a CUDA graph"]["change"]
+
+
+def test_a_copy_is_said_to_be_passed_where_the_read_was_faster(recorded: Recorded) -> None:
+    template = environment().get_template("environment.md.j2")
+    for recording, said in ((ENGINES, False), (f"h200/{NOW}/default", True)):
+        results = recorded(recording, "rmsnorm")
+        machine = {"ceilings": results["ceilings"], "findings": []}
+        page = template.render(
+            provenance=results["provenance"], machine=machine, SOFTWARE={}, jit=None
+        )
+        assert ("loses time at each turn" in page) == said
 
 
 def test_the_page_of_mla_says_what_flashinfer_takes_by_default() -> None:

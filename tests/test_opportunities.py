@@ -453,7 +453,7 @@ def test_a_graph_saves_none_of_the_time_in_which_kernels_read_their_cache_from_d
     assert one.effect and (one.effect.metric, one.group) == ("step_cold_us", "won")
     assert one.point == "decode/B1_L2048_H32_K8_D128_P16_f16_cc"
     # the host's call of that pair, and its cold launches
-    assert (one.effect.base, one.facts["time_cold_us"]) == pytest.approx((47.9, 14.8), abs=0.1)
+    assert (one.effect.base, one.facts["time_cold_us"]) == pytest.approx((40.6, 14.8), abs=0.1)
     assert 0 < -one.effect.change <= one.most
     assert one.most == pytest.approx(1 - one.facts["time_cold_us"] / one.effect.base)
 
@@ -482,8 +482,8 @@ def test_a_gain_of_the_gpu_says_where_the_hosts_call_takes_it(recorded: Recorded
         gain = gains[call.base_point, call.other_point]
         assert gain.change < 0 and call.other > max(call.base, gain.base)
     said = (
-        "; at `rope_pos_ids_inplace_T512_H32_K8_D128_f16_neox` the host takes 15.9 µs"
-        " instead of 9.6 µs for the call: slower outside a CUDA graph"
+        "; at `rope_pos_ids_inplace_T512_H32_K8_D128_f16_neox` the host takes 15.5 µs"
+        " instead of 8.75 µs for the call: slower outside a CUDA graph"
     )
     assert said in brought(won)
     every = found(recorded("h100/0.7.2/default", "rope"))

@@ -210,7 +210,7 @@ def test_the_page_says_what_a_time_among_waiting_peers_leaves_out(measured: Resu
     text = " ".join(page(measured).split())
     assert "that time of one shot leaves out the latency of one trip over a link" in text
     assert (
-        "in turns, but not under *vLLM's and a norm apart, or FlashInfer's choice* and *vLLM's or NCCL"
+        "in turns, but not under *vLLM's and a norm apart, or trtllm_allreduce_fusion* and *vLLM's or NCCL"
         in text
     )
     assert "`vllm` is `flashinfer.comm.vllm_ar.all_reduce` outside a CUDA graph" in text

@@ -374,6 +374,11 @@ def divided(found: Sequence[Effect]) -> list[Subgroup]:
             sides = _far_apart(changed)
     some, others = ([effect.facts for effect in side] for side in sides)
     apart = separating(some, others) if some and others else []
+    # A trait follows from the parameters: where a number of these tells them apart, it says the same.
+    derived = {name for name, _ in found[0].traits} if found else set()
+    told = [(term, names(term[0])[0]) for term in apart]
+    if any(type(some[0][name]) is int and name not in derived for _, name in told):
+        apart = [term for term, name in told if name not in derived]
     if len(found) < FEWEST_RULED and len(apart) > 1:
         apart = []  # two points differ in much: which of it tells them apart, they do not say
     if not apart:

@@ -176,17 +176,23 @@ def point_of(joined: Joined, timed: list[model.TimingRow]) -> model.Point:
 FIRST_CALLS, TURN = 2, 5
 
 
+def _later(times: Sequence[float]) -> list[float]:
+    """Of the host's times of a side, a turn after the other, those of later calls."""
+    return [time for i, time in enumerate(times) if i % TURN >= FIRST_CALLS]
+
+
 def _settle(points: list[model.Point], pairs: list[model.Turns]) -> None:
-    """The host's time of a point that has those of its side of a pair becomes the median, in µs, of each turn's later calls."""
-    sides = {
-        (point, *(dict(side).get("host_samples_us") or ()))
-        for pair in pairs
-        for point, side in zip((pair["base"], pair["other"]), pair["sides"], strict=False)
-    }
+    """The host's time of a pair's side, and of a point that has the side's, becomes the median, in µs, of later calls."""
+    sides = set()
+    for pair in pairs:
+        for point, side in zip((pair["base"], pair["other"]), pair["sides"], strict=False):
+            times = side.get("host_samples_us") or ()
+            sides.add((point, *times))
+            if settled := _later(times):
+                side |= {"host_samples_us": settled, "host_us": median(settled)}
     for point in points:
         times = point["samples"]["host_us"] or []
-        settled = [time for i, time in enumerate(times) if i % TURN >= FIRST_CALLS]
-        if settled and (point["point"], *times) in sides:
+        if (settled := _later(times)) and (point["point"], *times) in sides:
             point["samples"]["host_us"] = settled
             point["measurement"]["host_launch_us"] = median(settled)
 

@@ -47,7 +47,7 @@ MACHINE = {
 # Of the kernel whose work others merge, which need not be the longest.
 SPLIT = ("issue_active", "waves", "tensor_pipe_elapsed_pct")
 DERIVED = {
-    "step_us", "step_cold_us", "graph_pays",
+    "step_us", "step_cold_us", "graph_pays", "capturable",
     "merge_us", *(f"merge_{unit}_pct" for unit in breakdown.UNITS), *(f"split_{name}" for name in SPLIT),
 }  # fmt: skip
 FIXED = {
@@ -143,6 +143,7 @@ def point_scope(entry: Point, results: Results, possible: frozenset[str]) -> Sco
     values["limited_by"] = limiter.words(row)
     values |= _of_merges(entry["kernels"]) | _shares(entry["kernels"], values)
     values |= _of_split(entry["kernels"])
+    values["capturable"] = not entry["info"].get("rival") and not row.get("plan_us")
     values["step_us"] = evaluate("max(host_launch_us, time_hot_us)", row)
     values["step_cold_us"] = evaluate("max(host_launch_us, time_cold_us)", row)
     floors = results.get("noise") or {}

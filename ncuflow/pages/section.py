@@ -363,7 +363,7 @@ def _opportunity(one: opportunities.MeasuredOpportunity, target: str, index: Any
         "at": label,
         "shown": opportunities.worded(declared, one.facts) + " (times of the pair)" * _on_its_host(one.effect),
         "more": len(one.told) - 1,
-        "source": file_and_line(declared.symbol, target, index),
+        "source": file_and_line(declared.symbol, target, index) if declared.symbol else "",
         "change": declared.change,
         "same_work": declared.metric not in STEPS and not declared.other_work,
         "most": _most(one),

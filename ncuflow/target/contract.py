@@ -162,7 +162,7 @@ class Opportunity:
     names): a condition over what is not known does not show.
 
     shown: what the evidence shows; where: the points at which it shows; symbol:
-    where FlashInfer's source decides it; change: what to do; bound: the share of the time, of 1, that
+    where FlashInfer's source decides it, None where its caller does; change: what to do; bound: the share of the time, of 1, that
     it can save there at most by its mechanism, "" where nothing but a roof bounds it, which is no advice; choice: the key of
     the choice that tries it, ``inverted`` where its base is what is advised; trial: the change in ``examples/changes`` that is
     one of it; relaunches: it is
@@ -174,8 +174,8 @@ class Opportunity:
     what: str
     shown: str
     where: str
-    symbol: Symbol
     change: str
+    symbol: Symbol | None = None
     bound: str = ""
     choice: str = ""
     trial: str = ""
@@ -271,12 +271,15 @@ class Target:
 
     @cached_property
     def opportunities(self) -> tuple[Opportunity, ...]:
-        """Those of ``guide/<name>/opportunities.yaml`` there. Raises BadInput."""
-        return self._declared("opportunities", tuple[Opportunity, ...])
+        """Those of ``guide/<name>/opportunities.yaml`` and what they lack of ``guide/opportunities.yaml``. Raises BadInput."""
+        kind = tuple[Opportunity, ...]
+        own = self._declared("opportunities", kind)
+        shared = () if self.generic else self._declared("opportunities", kind, of="")
+        return own + tuple(one for one in shared if one.what not in {other.what for other in own})
 
-    def _declared(self, what: str, kind: type[T]) -> T:
+    def _declared(self, what: str, kind: type[T], of: str | None = None) -> T:
         for folder in template_folders():
-            path = folder / "guide" / self.name / f"{what}.yaml"
+            path = folder / "guide" / (self.name if of is None else of) / f"{what}.yaml"
             if path.is_file():
                 return conforming(path, read_yaml(path), kind, what)
         return kind()

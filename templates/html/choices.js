@@ -91,7 +91,7 @@ function row(evidence, side, target, one) {
       h("div.note", target.title),
     ],
     [coded(one.shown), ", at ", point, one.more > 0 && ` and ${one.more} more`],
-    [coded(one.change), h("div.note", "source location ", h("code", one.source))],
+    [coded(one.change), one.source && h("div.note", "source location ", h("code", one.source))],
     one.most,
     coded(one.brought),
   ];

@@ -44,7 +44,7 @@ STALL_COLOURS = {"issued": COLOURS[0]} | dict(
     )
 )  # fmt: skip
 _TAG = re.compile(r"<[^>]*>")  # what lies between tags is a reader's
-_INDENT = re.compile(r"^ +", re.MULTILINE)
+_NEEDLESS = re.compile(r'^ +|(?<=<g) id="[^"]+"', re.MULTILINE)
 _UNTURNED = re.compile(r' transform="rotate\(-?0 [^"]*\)"')  # of every text that is not turned
 _FINE = re.compile(r"(?<![\w.#])-?\d+\.\d{3,}(?![\w.])")
 STYLE: dict[Any, Any] = {
@@ -108,11 +108,11 @@ def save(figure: Figure, path: Path, provenance: Provenance) -> None:
 
 
 def svg(figure: Figure) -> str:
-    """The figure with coordinates to a hundredth of a point, no indentation and no date: a second run gives the same bytes."""
+    """The figure with coordinates to a hundredth of a point, no group names and no date: a second run gives the same bytes."""
     text = StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(text, format="svg", metadata=nothing)
-    flat = _INDENT.sub("", text.getvalue())
+    flat = _NEEDLESS.sub("", text.getvalue())
     return _TAG.sub(
         lambda tag: _FINE.sub(lambda n: f"{float(n[0]):.2f}", _UNTURNED.sub("", tag[0])), flat
     )
