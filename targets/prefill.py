@@ -34,12 +34,8 @@ _FP8_KERNEL = Symbol(
     "FP8PrefillWithKVCacheKernel", "attention/hopper/quantization/prefill_sm90.cuh"
 )
 _CHUNKS = "PrefillBinarySearchKVChunkSize"
-LAYOUTS = {
-    "cutlass": "ragged",
-    TORCH: "ragged",
-    "trtllm-gen": "paged",
-    "cute-dsl": "paged",
-}  # of one alone
+# Of one alone.
+LAYOUTS = {"cutlass": "ragged", TORCH: "ragged", "trtllm-gen": "paged", "cute-dsl": "paged"}
 BARRIERS = 80  # bytes behind fa3's tiles in shared memory
 # fa3 rounds the probabilities to fp8 as well, whose 3 bits of mantissa are off by up to 6 %, 3 % in the mean square.
 FP8_TOLERANCE = 6e-2
@@ -65,12 +61,8 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
     if why := attention.refusal(p, gpu, _BACKENDS):
         return why
-    if p["backend"] == TORCH and (p["lengths"], p["cached"], p["window"], p["soft_cap"]) != (
-        "even",
-        0,
-        0,
-        0,
-    ):
+    plain = {"lengths": "even", "cached": 0, "window": 0, "soft_cap": 0}
+    if p["backend"] == TORCH and not plain.items() <= p.items():
         return "torch's attention is measured of even lengths, without cached tokens, a window or a soft cap"
     if p["layout"] != LAYOUTS.get(p["backend"], p["layout"]):
         return f"{p['backend']} is measured over a {LAYOUTS[p['backend']]} KV cache"
@@ -459,10 +451,8 @@ TARGET = Target(
         "kv_heads": 32,
         "head_dim": 128,
         "page_size": 16,  # paged only
-        "dtype": (
-            *inputs.ITEMSIZE,
-            inputs.FP8,
-        ),  # fp8: queries, keys and values of 8 bits, the output of 16
+        # fp8: queries, keys and values of 8 bits, the output of 16
+        "dtype": (*inputs.ITEMSIZE, inputs.FP8),
         "backend": ("fa2", "fa3", "auto", *attention.APART, TORCH),  # auto: FlashInfer's choice
         "causal": (True, False),
         "split": ("auto", "off", 8, 16, 32),  # of the KV: as plan() chooses, or chunks of pages

@@ -185,9 +185,9 @@ def _settle(points: list[model.Point], pairs: list[model.Turns]) -> None:
     """The host's time of a pair's side, and of a point that has the side's, becomes the median, in µs, of later calls."""
     sides = set()
     for pair in pairs:
-        for point, side in zip((pair["base"], pair["other"]), pair["sides"], strict=False):
-            times = side.get("host_samples_us") or ()
-            sides.add((point, *times))
+        for name, side in zip((pair["base"], pair["other"]), pair["sides"], strict=False):
+            times = side.get("host_samples_us") or []
+            sides.add((name, *times))
             if settled := _later(times):
                 side |= {"host_samples_us": settled, "host_us": median(settled)}
     for point in points:
