@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from ncuflow.target import reference, source
@@ -248,15 +249,29 @@ def _cutlass(layer: Layer) -> Call:
 
 
 def _tuned(p: Params, call: Callable[..., Any], default: dict[str, Any], layer: Layer) -> Call:
-    """A call with FlashInfer's default tactics, or with those that its tuner finds the fastest for it."""
+    """A call with FlashInfer's default tactics, or with those that its tuner finds the fastest for it: then what that took, where
+    no point before has tuned a part of it."""
     if p["tactics"] == "default":
         return partial(_returning, partial(call, **default), layer.out), {}
     import flashinfer
 
     most = {"tune_max_num_tokens": p["tokens"]} if p["backend"] == "cutlass" else {}
+    before, begun = _tuned_sizes()[0], perf_counter()
     with flashinfer.autotune(True):
         call(**most)
-    return partial(_returning, call, layer.out), {"tactics": "tuned"}
+    took, (after, sizes) = perf_counter() - begun, _tuned_sizes()
+    whole = {"tuning_s": round(took, 1)} if sizes and after - before == sizes else {}
+    return partial(_returning, call, layer.out), {"tactics": "tuned"} | whole
+
+
+def _tuned_sizes() -> tuple[int, int]:
+    """(sizes that the tuner has tuned in this process, those of the last call), of CUTLASS's first product."""
+    from flashinfer.autotuner import AutoTuner
+
+    told = AutoTuner.get().stats
+    counts = (told.tuned_op_successful_configs, told.tuned_op_total_configs)
+    tuned, wanted = (int(each.get("trtllm::fused_moe::gemm1", 0)) for each in counts)
+    return tuned, wanted
 
 
 def _returning(call: Callable[[], Any], out: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -935,6 +936,27 @@ def test_every_token_has_its_experts_and_none_twice(spread, tokens, experts, top
         assert found == [tokens] * top_k + [0] * (experts - top_k)
     if spread == "zipf" and tokens >= experts > top_k:
         assert found == sorted(found, reverse=True) and found[0] > found[-1]
+
+
+def test_the_price_of_tuning_is_told_where_all_of_it_was_paid(monkeypatch: Any) -> None:
+    """Tuned for 4 096 tokens first, a call of 16 finds its tactics made: what it took is no price."""
+    tuned = sys.modules[load("moe").prepare.__module__]._tuned
+    counts: dict[str, dict[str, int]] = {"done": {}, "last": {}}
+    told = SimpleNamespace(tuned_op_successful_configs=counts["done"], tuned_op_total_configs=counts["last"])  # fmt: skip
+    tuner = SimpleNamespace(get=lambda: SimpleNamespace(stats=told))
+    module = SimpleNamespace(autotune=lambda _: nullcontext(), autotuner=SimpleNamespace(AutoTuner=tuner))  # fmt: skip
+    monkeypatch.setitem(sys.modules, "flashinfer", module)
+    monkeypatch.setitem(sys.modules, "flashinfer.autotuner", module.autotuner)
+    op = "trtllm::fused_moe::gemm1"
+
+    def call(tune_max_num_tokens: int, new: int, sizes: int) -> None:
+        counts["done"][op] = counts["done"].get(op, 0) + new
+        counts["last"][op] = sizes
+
+    for new, sizes, priced in ((20, 20, True), (3, 5, False), (0, 5, False)):
+        p = {"tactics": "tuned", "backend": "cutlass", "tokens": 16}
+        _, info = tuned(p, partial(call, new=new, sizes=sizes), {}, SimpleNamespace(out=None))  # fmt: skip
+        assert info["tactics"] == "tuned" and ("tuning_s" in info) == priced
 
 
 # --- inputs, where torch is installed -----------------------------------------------------------
