@@ -19,7 +19,8 @@ wrapper.plan(
     head_dim_kpe=64,
     page_size=page_size,
     causal=False,
-    sm_scale=192**-0.5,  # of the head before its projection was absorbed: 128 elements and 64 of position
+    sm_scale=192
+    ** -0.5,  # of the head before its projection was absorbed: 128 elements and 64 of position
     q_data_type=q.dtype,
     kv_data_type=q.dtype,
 )
