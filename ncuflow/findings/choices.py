@@ -392,6 +392,8 @@ def divided(found: Sequence[Effect]) -> list[Subgroup]:
     if between:
         of = names(apart[0][0])[0]
         where = _among(of, {effect.facts.get(of) for effect in between})
+        if any(holds(where, effect.facts) for part in parts for effect in part.effects):
+            return [Subgroup("", tuple(found))]  # what lies between has nothing of its own
         parts.append(Subgroup(where, tuple(between)))
     return parts
 
