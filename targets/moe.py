@@ -250,7 +250,7 @@ def _cutlass(layer: Layer) -> Call:
 
 def _tuned(p: Params, call: Callable[..., Any], default: dict[str, Any], layer: Layer) -> Call:
     """A call with FlashInfer's default tactics, or with those that its tuner finds the fastest for it: then what that took, where
-    no point before has tuned a part of it."""
+    no point before has tuned a part of it. Raises NotHereError where the tuner fails."""
     if p["tactics"] == "default":
         return partial(_returning, partial(call, **default), layer.out), {}
     import flashinfer
@@ -260,6 +260,8 @@ def _tuned(p: Params, call: Callable[..., Any], default: dict[str, Any], layer: 
     with flashinfer.autotune(True):
         call(**most)
     took, (after, sizes) = perf_counter() - begun, _tuned_sizes()
+    if sizes and not after:  # as under FLASHINFER_DISABLE_JIT: then it quietly leaves the default
+        raise NotHereError("FlashInfer's tuner could time no tactic")
     whole = {"tuning_s": round(took, 1)} if sizes and after - before == sizes else {}
     return partial(_returning, call, layer.out), {"tactics": "tuned"} | whole
 

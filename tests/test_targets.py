@@ -43,7 +43,7 @@ from ncuflow.sweep import points as sweep
 from ncuflow.target import reference
 from ncuflow.target.attention import plan_info
 from ncuflow.target.contract import FOLDERS, Target, jit_modules, known, load
-from ncuflow.target.launch import Rules
+from ncuflow.target.launch import NotHereError, Rules
 from ncuflow.target.source import Build, Source
 from ncuflow.target.workload import Workload
 
@@ -957,6 +957,9 @@ def test_the_price_of_tuning_is_told_where_all_of_it_was_paid(monkeypatch: Any) 
         p = {"tactics": "tuned", "backend": "cutlass", "tokens": 16}
         _, info = tuned(p, partial(call, new=new, sizes=sizes), {}, SimpleNamespace(out=None))  # fmt: skip
         assert info["tactics"] == "tuned" and ("tuning_s" in info) == priced
+    counts["done"].clear()
+    with pytest.raises(NotHereError, match="could time no tactic"):
+        tuned(p, partial(call, new=0, sizes=5), {}, SimpleNamespace(out=None))
 
 
 # --- inputs, where torch is installed -----------------------------------------------------------
