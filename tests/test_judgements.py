@@ -807,17 +807,17 @@ def _choice(key: str) -> Choice:
 
 
 def test_halving_the_bytes_of_weights_saves_no_more_than_half(recorded: Recorded) -> None:
-    """The pair with the default tactic of 16 bits, of which only a part was compiled, said −93 %."""
-    (one,) = effects(_choice("moe_fp8"), recorded(ENGINES, "moe"))
-    assert one.base_point.endswith("bf16_even_tuned") and one.other_point.endswith("fp8_even")
-    assert -0.5 < one.change < -0.4
+    """The pair with the default tactic of 16 bits said −93 %."""
+    for one in effects(_choice("moe_fp8"), recorded(ENGINES, "moe")):
+        assert one.base_point.endswith("bf16_even_tuned") and one.other_point.endswith("fp8_even")
+        assert one.in_turns and -0.5 < one.change < -0.3
 
 
 def test_torch_is_held_against_tuned_tactics(recorded: Recorded) -> None:
-    """Against the default ones, of a part of the module, torch took a quarter of the time."""
+    """Against the default ones torch took a quarter of the time."""
     found = effects(_choice("moe_torch"), recorded(ENGINES, "moe"))
-    assert len(found) == 5 and all("_tuned" in one.base_point for one in found)
-    assert all(0.15 < one.change < 0.75 for one in found)
+    assert len(found) == 9 and all("_tuned" in one.base_point for one in found)
+    assert all(0.15 < one.change < 1.5 for one in found)
 
 
 def _waiting(results: Results) -> Results:
@@ -882,7 +882,9 @@ def test_a_time_with_gaps_of_the_host_has_no_share_of_a_roof(recorded: Recorded)
     shares = {name: one["share"] for name, one in section["roofs"].items()}
     assert all((share is None) == ("/torch_" in name) for name, share in shares.items())
     assert "torch" not in section["best"]["label"]
-    text = str(macros().points_table(section))
+    few = _waiting(recorded(ENGINES, "moe"))
+    few["points"] = [p for p in few["points"] if p["params"]["tokens"] == 1][:5]
+    text = str(macros().points_table(target_section(few)))
     assert "| – | the GPU waited for the host |" in text and "limited by" not in text
 
 
@@ -990,8 +992,8 @@ def test_expected_performance_is_flashinfers_and_of_the_nearest_roof(recorded: R
     """The rows were torch's and NCCL's, and a product of 8 bits had no share."""
     page = _guide_page(recorded, ENGINES, "gemm", "moe")
     assert "backend torch" not in page
-    assert "backend cutlass, tactics default), of the build in the note above | tokens" in page
-    assert "1: 1 992 GB/s, 46 % of DRAM" in page and "4 096: 158 TFLOPS, 20 % of bf16 prod" in page
+    assert "backend cutlass, tactics tuned) | tokens" in page
+    assert "1: 3 689 GB/s, 86 %" in page and "4 096: 719 TFLOPS, 91 % of bf16 prod" in page
     ranks = _guide_page(recorded, RANKS, "allreduce")
     assert "(variant auto, ranks 4, hidden 8192)" in ranks and "any kernel of which" not in ranks
 
@@ -1083,30 +1085,17 @@ def test_the_hosts_call_of_a_library_stands_beside_its_kernels(recorded: Recorde
     assert host["summary"]["most"] < -0.9
 
 
-def test_what_depends_on_a_part_of_a_build_or_on_two_sessions_says_so(recorded: Recorded) -> None:
+def test_weights_of_8_bits_are_advised_to_who_tuned_those_of_16(recorded: Recorded) -> None:
     results = recorded(ENGINES, "moe")
     told = {row["what"]: row for row in opportunity_rows(results, None)}
-    tuned = told["tuned tactics"]
-    assert tuned["spread"].endswith("of the build in the note above")
-    assert "of the build in the note above" in tuned["brought"]
-    assert not any("fp8" in point for point in tuned["points"])
-    assert "in two sessions" in told["weights of 8 bits"]["brought"]
+    assert not any("fp8" in point for point in told["tuned tactics"]["points"])
     assert told["weights of 8 bits"]["sets"] == "flashinfer.autotune(tune_mode=True)"
-    shown = guide.shown_choices(results)
-    build = ", of the build in the note above"
-    for key in ("moe_tactics", "moe_torch", "moe_fp8"):
-        assert shown[key]["fared"].endswith(build)
-    assert "1 in two sessions" in shown["moe_tactics"]["fared"]
-    assert not shown["moe_mono"]["fared"].endswith(
-        build
-    )  # of 8 bits, whose kernels all were compiled
-    quick = guide.performance(guide.kernel(known()["moe"], results, target_section(results)))
-    assert quick and quick["built"] == build
     of = {"provenance": results["provenance"]}
     rows = opportunity_rows(results, None)
     told_of = environment().get_template("_macros.j2").make_module(of)
     assert "**Against calls that were tuned by `flashinfer" in told_of.opportunities(rows, True, [])
-    assert shown["moe_one"]["summary"] is shown["moe_zipf"]["summary"] is None
+    shown = guide.shown_choices(results)
+    assert all("sessions" not in one["fared"] for one in shown.values() if one["summary"])
 
 
 def test_two_shots_and_nccl_are_advised_where_they_were_timed(recorded: Recorded) -> None:
@@ -1121,9 +1110,11 @@ def test_two_shots_and_nccl_are_advised_where_they_were_timed(recorded: Recorded
 def test_the_noise_of_a_short_launch_is_not_that_of_a_long_one(recorded: Recorded) -> None:
     """1.8 % of 9 µs made 1.3 % of 369 µs noise."""
     (choice,) = [c for c in known()["gemm"].compared if c.key == "gemm_groupwise_torch"]
+    results = recorded(ENGINES, "gemm")
+    pairs = [p for p in results["pairs"] if p["base"] != p["other"] or "_N256_" in p["base"]]
     found = {
         e.base_point.split("_M")[1].split("_")[0]: e
-        for e in effects(choice, recorded(ENGINES, "gemm"))
+        for e in effects(choice, results | {"pairs": pairs})
         if e.metric == "time_cold_us"
     }
     assert found["8192"].verdict == "differs" and (found["8192"].floor or 1) < 0.01

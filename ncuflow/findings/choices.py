@@ -159,7 +159,8 @@ def effects(choice: Choice, results: Results) -> list[Effect]:
             replace(
                 one,
                 traits=tuple(traits(target, by_id[one.base_point]["params"]).items()),
-                apart=_software(by_id[one.base_point]) != _software(by_id[one.other_point]),
+                apart=not one.in_turns
+                and _software(by_id[one.base_point]) != _software(by_id[one.other_point]),
             ),
             samples,
         )

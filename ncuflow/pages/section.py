@@ -1,7 +1,6 @@
 """A section: what pages say of one kernel target, and its opportunities, ranked, with what a trial brought; and the findings
 that it is made of, read from the files of a run when a page first asks for them."""
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
@@ -334,23 +333,7 @@ def opportunity_rows(
     one of ``GROUPS``.
     """
     found = opportunities.found(results, every=every)
-    rows = [_opportunity(one, results["target"], index) for one in found]
-    for one, row in zip(found, rows, strict=True):
-        pairs = [point for e in one.effects for point in (e.base_point, e.other_point)]
-        for told in ("brought", "spread"):
-            row[told] += of_build(results, pairs)
-    return rows
-
-
-def of_build(results: Results, points: Collection[str]) -> str:
-    """What is told with figures of points where the note of a recording says how their target was built: of all, or of the data
-    types that it names."""
-    target, note = known().get(results["target"]), results["provenance"].get("note") or ""
-    named = target.heading.partition(" ")[0] if target else ""
-    said = note.partition(f"{named}:")[2].partition(". ")[0] if named else ""
-    types = {p["params"].get("dtype") for p in results["points"] if p["point"] in points and said}
-    every = re.findall(r"\b(?:b?f16|fp8)\b", said)
-    return ", of the build in the note above" * bool(types and (not every or types & {*every}))
+    return [_opportunity(one, results["target"], index) for one in found]
 
 
 def _opportunity(one: opportunities.MeasuredOpportunity, target: str, index: Any) -> Context:

@@ -6,7 +6,6 @@ lists it once.
 
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from ncuflow.expression import names
@@ -30,7 +29,7 @@ from ncuflow.io import read_yaml, resource
 from ncuflow.model import Kernel, Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown import guide_kernels
-from ncuflow.pages.section import Findings, fared, file_and_line, of_build, roof, turned
+from ncuflow.pages.section import Findings, fared, file_and_line, roof, turned
 from ncuflow.pages.series import as_sent, axis_of, best, faster, sent, varying
 from ncuflow.target.contract import Choice, Option, Target, known, template_folders
 from ncuflow.target.launch import Params
@@ -103,7 +102,6 @@ def kernel(target: Target, results: Results, shown: Context) -> Context:
         "rate": axis.rate,
         "best": best(points, axis.rate),
         "points": points,
-        "built": partial(of_build, results),
         "opportunities": shown["opportunities"],
         "choices": shown_choices(results),
         "batches": (rows := batches(points, target)),
@@ -127,7 +125,6 @@ def chapter(results: Results, index: Any) -> Context:
         "functions": guide_kernels.functions(index),
         "scheduler": (index or {}).get("scheduler") or {},
         "points": points,
-        "built": of_build(results, [p["point"] for p in points]),
         "limited_by": limiters(points),
         "regime_changes": regime_changes(points, main_axis(points)),
         "trees": trees(points, results["deep"]),
@@ -265,7 +262,6 @@ def performance(found: Context) -> Context | None:
     return {
         "name": found["name"],
         "heading": found["heading"] + over,
-        "built": found["built"]([p["point"] for p in [*cells, top] if p]),
         "axis": axis,
         "fixed": {k: line[0]["params"][k] for k in varying(rated) if k != axis},
         "rate": rate,
@@ -459,7 +455,6 @@ def _choice(choice: Choice, results: Results) -> Context:
     params = [point["params"] for point in results["points"] if point["status"] == "ok"]
     own = _said(choice, params)
     counted = summary(first, own)
-    built = of_build(results, [point for e in first for point in (e.base_point, e.other_point)])
     return {
         "choice": choice,
         "target": results["target"],
@@ -468,9 +463,8 @@ def _choice(choice: Choice, results: Results) -> Context:
         and (
             SAME_LAUNCH
             if _same(choice, first, results)
-            else fared(counted) + _turned(choice, first, results) + built
+            else fared(counted) + _turned(choice, first, results)
         ),
-        "built": built,
         "metric": METRICS.get(choice.metrics[0], BY_NAME[choice.metrics[0]].formula),
         "beside": [
             {"metric": METRICS.get(metric, metric), "fared": fared(of), "summary": of}
