@@ -243,16 +243,14 @@ def _cutlass(layer: Layer) -> Call:
     if scales:
         settings["use_deepseek_fp8_block_scale"] = True
     given = (layer.x, layer.chosen, layer.share, first, layer.held.down, layer.x.dtype)
-    return _tuned(
-        p, partial(cutlass_fused_moe, *given, **settings), {"profile_ids": [-1, -1]}, layer
-    )
+    return _tuned(p, partial(cutlass_fused_moe, *given, **settings), {}, layer)
 
 
 def _tuned(p: Params, call: Callable[..., Any], default: dict[str, Any], layer: Layer) -> Call:
     """A call with FlashInfer's default tactics, or with those that its tuner finds the fastest for it: then what that took, where
     no point before has tuned a part of it. Raises NotHereError where the tuner fails."""
     if p["tactics"] == "default":
-        return partial(_returning, partial(call, **default), layer.out), {}
+        return partial(_returning, _untuned(partial(call, **default)), layer.out), {}
     import flashinfer
 
     most = {"tune_max_num_tokens": p["tokens"]} if p["backend"] == "cutlass" else {}
@@ -264,6 +262,22 @@ def _tuned(p: Params, call: Callable[..., Any], default: dict[str, Any], layer: 
         raise NotHereError("FlashInfer's tuner could time no tactic")
     whole = {"tuning_s": round(took, 1)} if sizes and after - before == sizes else {}
     return partial(_returning, call, layer.out), {"tactics": "tuned"} | whole
+
+
+def _untuned(call: Callable[[], Any]) -> Callable[[], Any]:
+    """The call as a process makes it that has tuned nothing: it asks FlashInfer's tuner, which knows no tactic for it."""
+    from flashinfer.autotuner import AutoTuner
+
+    empty = AutoTuner()
+
+    def asked() -> None:
+        kept, AutoTuner._instance = AutoTuner._instance, empty
+        try:
+            call()
+        finally:
+            AutoTuner._instance = kept
+
+    return asked
 
 
 def _tuned_sizes() -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 A head keeps a matrix. A gated delta net (``gdn``) lets it decay, replaces what it holds for the token's key by the token's
 value, and reads it with the query; Kimi Delta Attention (``kda``) lets each element of a key decay by itself; Mamba 2 (``ssm``)
-adds without replacing. ``gdn_kv`` is a gated delta net whose state lies keys first.
+adds without replacing. ``gdn_kv`` is a gated delta net whose state lies keys first. States of ``gdn`` lie in a pool, by slots;
+several tokens of a state of 32 bits are a call of their own, `gated_delta_rule_mtp`.
 """
 
 from collections.abc import Callable
@@ -156,12 +157,13 @@ def _delta_call(p: Params, given: tuple[Tensor, ...], out: Tensor) -> Callable[[
     gates = (log, gate, bias, beta)
     if p["variant"] == "gdn_kv":
         return lambda: gdn_decode.gated_delta_rule_decode(q, k, v, state, *gates, output=out)
+    slots = torch.arange(p["batch"], dtype=torch.int32, device=q.device)
     if p["steps"] > 1 and p["state"] == "f32":
-        slots = torch.arange(p["batch"], dtype=torch.int32, device=q.device)
         return lambda: gdn_decode.gated_delta_rule_mtp(
             q, k, v, state, slots, *gates, output=out, disable_state_update=False
         )
-    return lambda: gdn_decode.gated_delta_rule_decode_pretranspose(q, k, v, state, *gates, output=out)  # fmt: skip
+    pool = {"initial_state": state, "initial_state_indices": slots}  # as engines keep states
+    return lambda: gdn_decode.gated_delta_rule_decode_pretranspose(q, k, v, None, *gates, output=out, **pool)  # fmt: skip
 
 
 def _ssm(p: Params, inputs: Inputs) -> Step:

@@ -163,7 +163,9 @@ def test_numbers_come_from_the_findings(evidence):
     )
     assert re.search(row, found)
     assert "| 512 | 792 | 16 | 16 |" in found  # launched 16 chunks, as the rule says
-    assert "| cuda | tensor | −0.8 % in the median, −9.1 % to −0.1 % | 4 | 0, 4 not tested |" in found
+    assert (
+        "| cuda | tensor | −0.8 % in the median, −9.1 % to −0.1 % | 4 | 0, 4 not tested |" in found
+    )
     assert "Of the cycles without issue: `long_scoreboard` 60 %" in found
     assert "| bdy | 1 |" in found
 

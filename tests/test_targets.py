@@ -958,6 +958,17 @@ def test_the_price_of_tuning_is_told_where_all_of_it_was_paid(monkeypatch: Any) 
         _, info = tuned(p, partial(call, new=new, sizes=sizes), {}, SimpleNamespace(out=None))  # fmt: skip
         assert info["tactics"] == "tuned" and ("tuning_s" in info) == priced
     counts["done"].clear()
+
+    class Tuner:
+        _instance: Any = "a process's"
+
+    module.autotuner.AutoTuner = Tuner
+    asked: list[Any] = []
+    layer = SimpleNamespace(out=None)
+    default, info = tuned({"tactics": "default"}, lambda: asked.append(Tuner._instance), {}, layer)
+    default()
+    assert info == {} and type(asked[0]) is Tuner and Tuner._instance == "a process's"
+    module.autotuner.AutoTuner = tuner
     with pytest.raises(NotHereError, match="could time no tactic"):
         tuned(p, partial(call, new=0, sizes=5), {}, SimpleNamespace(out=None))
 

@@ -70,7 +70,7 @@ def inputs(
         modules |= _closure(*(f"{TARGETS}.{name}" for name in plugins))
     found = {file for name in modules for file in _files(name)}
     if SUGGESTS in modules:
-        found |= _templates(f"guide/{target or '*'}/*.yaml")
+        found |= _templates(f"guide/{target or '*'}/*.yaml") | _templates("guide/*.yaml")
     found |= {file for page in pages for file in _templates(f"{page}.md.j2")}
     return _from_here(found)
 
