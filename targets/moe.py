@@ -260,8 +260,9 @@ def _tuned(p: Params, call: Callable[..., Any], default: dict[str, Any], layer: 
     took, (after, sizes) = perf_counter() - begun, _tuned_sizes()
     if sizes and not after:  # as under FLASHINFER_DISABLE_JIT: then it quietly leaves the default
         raise NotHereError("FlashInfer's tuner could time no tactic")
-    whole = {"tuning_s": round(took, 1)} if sizes and after - before == sizes else {}
-    return partial(_returning, call, layer.out), {"tactics": "tuned"} | whole
+    whole = sizes and after - before == sizes
+    price = {"tuning_s": round(took, 1), "tuned_sizes": sizes} if whole else {}
+    return partial(_returning, call, layer.out), {"tactics": "tuned"} | price
 
 
 def _untuned(call: Callable[[], Any]) -> Callable[[], Any]:
