@@ -298,9 +298,8 @@ def _scaled(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -
     a, w, c = x[0], weight[0], out[0]
     one = torch.ones((), dtype=torch.float32, device=x.device)
     if p["backend"] == TORCH:
-        call = partial(
-            torch._scaled_mm, a, w.T, one, one, use_fast_accum=True
-        )  # as FlashInfer asks
+        # by fast accumulation, as FlashInfer asks
+        call = partial(torch._scaled_mm, a, w.T, one, one, use_fast_accum=True)
         return Made(partial(call, out_dtype=c.dtype, out=c))
     if p["variant"] == "bmm":
         function, b = _of(flashinfer, "bmm_fp8"), weight.transpose(-2, -1)
