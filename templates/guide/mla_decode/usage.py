@@ -12,6 +12,8 @@ wrapper = BatchMLAPagedAttentionWrapper(torch.zeros(128 << 20, dtype=torch.uint8
 rows, first_page = torch.arange(batch + 1, **whole), torch.arange(batch + 1, **whole) * pages
 lengths = torch.full((batch,), pages * page_size, **whole)
 indices = torch.arange(batch * pages, **whole)
+# That of the head before its projection was absorbed: 128 elements and 64 of position.
+scale = (128 + 64) ** -0.5
 wrapper.plan(
     metadata=MLAPlanMetadata.csr(rows, first_page, indices, lengths),
     num_heads=heads,
@@ -19,8 +21,7 @@ wrapper.plan(
     head_dim_kpe=64,
     page_size=page_size,
     causal=False,
-    sm_scale=192
-    ** -0.5,  # of the head before its projection was absorbed: 128 elements and 64 of position
+    sm_scale=scale,
     q_data_type=q.dtype,
     kv_data_type=q.dtype,
 )
