@@ -253,10 +253,10 @@ def _tuned(p: Params, call: Callable[..., Any], default: dict[str, Any], layer: 
         return partial(_returning, _untuned(partial(call, **default)), layer.out), {}
     import flashinfer
 
-    most = {"tune_max_num_tokens": p["tokens"]} if p["backend"] == "cutlass" else {}
     before, begun = _tuned_sizes()[0], perf_counter()
+    # Of all sizes, once: a most of tokens that one call names stays for later ones.
     with flashinfer.autotune(True):
-        call(**most)
+        call()
     took, (after, sizes) = perf_counter() - begun, _tuned_sizes()
     if sizes and not after:  # as under FLASHINFER_DISABLE_JIT: then it quietly leaves the default
         raise NotHereError("FlashInfer's tuner could time no tactic")

@@ -121,7 +121,16 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setitem(sys.modules, "cutlass", dsl)
     wide = "ncuflow.target.reference._wide"  # which a file has a text of its own for
     monkeypatch.setattr(wide, lambda *given: (sys.modules["torch"], *(a.float() for a in given)))
-    for name in ("mla", "page", "norm", "gdn_prefill", "gemm", "sampling", "fused_moe"):
+    for name in (
+        "mla",
+        "page",
+        "norm",
+        "gdn_prefill",
+        "gemm",
+        "sampling",
+        "fused_moe",
+        "autotuner",
+    ):
         own = f"flashinfer.{name}"
         monkeypatch.setitem(sys.modules, own, Recorder(own, found))
     return found

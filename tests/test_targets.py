@@ -949,12 +949,12 @@ def test_the_price_of_tuning_is_told_where_all_of_it_was_paid(monkeypatch: Any) 
     monkeypatch.setitem(sys.modules, "flashinfer.autotuner", module.autotuner)
     op = "trtllm::fused_moe::gemm1"
 
-    def call(tune_max_num_tokens: int, new: int, sizes: int) -> None:
+    def call(new: int, sizes: int) -> None:
         counts["done"][op] = counts["done"].get(op, 0) + new
         counts["last"][op] = sizes
 
     for new, sizes, priced in ((20, 20, True), (3, 5, False), (0, 5, False)):
-        p = {"tactics": "tuned", "backend": "cutlass", "tokens": 16}
+        p = {"tactics": "tuned"}
         _, info = tuned(p, partial(call, new=new, sizes=sizes), {}, SimpleNamespace(out=None))  # fmt: skip
         assert info["tactics"] == "tuned" and ("tuning_s" in info) == priced
     counts["done"].clear()
