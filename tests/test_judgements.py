@@ -1137,6 +1137,12 @@ def test_a_call_that_was_timed_in_turns_is_judged_without_the_first_of_each(
     (choice,) = [c for c in known()["gemm"].compared if c.key == "gemm_groupwise_torch"]
     calls = effects(replace(choice, metrics=("host_launch_us",)), results)
     assert min(e.change for e in calls) == pytest.approx(-0.2, abs=0.005)  # -0.3 with them
+    for one in results["points"]:  # what `ncuflow compare` reads says the same
+        assert one["runs"]["host_us"][0] == [one["measurement"]["host_launch_us"]]
+    for side in (side for pair in results["pairs"] for side in pair["sides"]):
+        told: Any = side
+        assert told["host_n"] == len(told["host_samples_us"]) == 18
+        assert told["host_q25_us"] <= told["host_us"] <= told["host_q75_us"]
     called = [one["label"] for one in target_section(recorded(ENGINES, "sampling"))["waiting"]]
     assert called and all("_V32000_" in label for label in called)
 

@@ -19,7 +19,7 @@ from ncuflow.findings.columns import COLUMNS, measurement
 from ncuflow.findings.join import Joined, tensor_types
 from ncuflow.io import BadInput, write_json
 from ncuflow.parquet import read_columns, read_table, write_table
-from ncuflow.record import Series, places
+from ncuflow.record import Series, places, quartiles
 from ncuflow.target.contract import known
 
 if TYPE_CHECKING:
@@ -189,12 +189,15 @@ def _settle(points: list[model.Point], pairs: list[model.Turns]) -> None:
             times = side.get("host_samples_us") or []
             sides.add((name, *times))
             if settled := _later(times):
-                side |= {"host_samples_us": settled, "host_us": median(settled)}
+                low, middle, high = quartiles(settled)
+                side |= {"host_samples_us": settled, "host_us": middle, "host_n": len(settled)}
+                side |= {"host_q25_us": low, "host_q75_us": high}
     for point in points:
         times = point["samples"]["host_us"] or []
         if (settled := _later(times)) and (point["point"], *times) in sides:
             point["samples"]["host_us"] = settled
             point["measurement"]["host_launch_us"] = median(settled)
+            point["runs"]["host_us"][:1] = [[median(settled)]]  # of the run that the pairs are of
 
 
 def _deep(kernels: list[model.Kernel], tables: Path) -> list[model.Kernel]:
