@@ -8,6 +8,7 @@ several tokens of a state of 32 bits are a call of their own, `gated_delta_rule_
 
 from collections.abc import Callable
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any, NamedTuple
 
 from ncuflow.target import reference
@@ -162,8 +163,13 @@ def _delta_call(p: Params, given: tuple[Tensor, ...], out: Tensor) -> Callable[[
         return lambda: gdn_decode.gated_delta_rule_mtp(
             q, k, v, state, slots, *gates, output=out, disable_state_update=False
         )
+    call = gdn_decode.gated_delta_rule_decode_pretranspose
     pool = {"initial_state": state, "initial_state_indices": slots}  # as engines keep states
-    return lambda: gdn_decode.gated_delta_rule_decode_pretranspose(q, k, v, None, *gates, output=out, **pool)  # fmt: skip
+    try:
+        signature(call).bind_partial(**pool)
+    except TypeError:  # before 0.6.6
+        raise NotHereError("this FlashInfer's gated delta nets take no pool of states") from None
+    return lambda: call(q, k, v, None, *gates, output=out, **pool)
 
 
 def _ssm(p: Params, inputs: Inputs) -> Step:

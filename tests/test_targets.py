@@ -938,6 +938,19 @@ def test_every_token_has_its_experts_and_none_twice(spread, tokens, experts, top
         assert found == sorted(found, reverse=True) and found[0] > found[-1]
 
 
+def test_a_flashinfer_without_a_pool_of_states_is_skipped_and_no_error(monkeypatch: Any) -> None:
+    """As 0.6.5 is: the call of the point was a TypeError there."""
+    module = sys.modules[load("recurrent").prepare.__module__]
+    older = SimpleNamespace(gated_delta_rule_decode_pretranspose=lambda q, k, v, state: None)
+    for name in ("flashinfer", "torch", "flashinfer.gdn_decode"):
+        fake = SimpleNamespace(gdn_decode=older, arange=lambda *_, **_more: None, int32=None)
+        monkeypatch.setitem(sys.modules, name, fake)
+    monkeypatch.setattr(module, "find_spec", lambda _: True)
+    p = {"variant": "gdn", "batch": 1, "steps": 1, "state": "bf16"}
+    with pytest.raises(NotHereError, match="take no pool"):
+        module._delta_call(p, (SimpleNamespace(device="cuda"),) * 8, None)
+
+
 def test_the_price_of_tuning_is_told_where_all_of_it_was_paid(monkeypatch: Any) -> None:
     """Tuned for 4 096 tokens first, a call of 16 finds its tactics made: what it took is no price."""
     tuned = sys.modules[load("moe").prepare.__module__]._tuned
