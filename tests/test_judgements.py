@@ -1165,6 +1165,17 @@ def test_a_graph_is_advised_of_every_call_that_one_takes_as_it_is(recorded: Reco
     assert "`seed` and `offset` as tensors" in drawn["a CUDA graph"]["change"]
 
 
+def test_tokens_of_8_bit_experts_stand_with_the_experts_that_they_went_through() -> None:
+    """All were told as through those of the first pair."""
+    pairs = [{"params": {"tokens": t, "experts": e}} for t, e in ((16, 8), (128, 8), (64, 128))]
+    none: dict[str, Any] = {"summary": None}
+    fp8 = {"summary": {"pairs": 3}, "pairs": pairs}
+    given = {"moe_cute": none, "moe_mono": none, "moe_tactics": none, "moe_fp8": fp8}
+    template = environment().get_template("guide/moe/selection.md.j2")
+    page = template.render(C=given, versus=lambda *_: "")
+    assert "(16 and 128 tokens through 8 experts; 64 tokens through 128 experts; of one" in page
+
+
 def test_a_copy_is_said_to_be_passed_where_the_read_was_faster(recorded: Recorded) -> None:
     template = environment().get_template("environment.md.j2")
     for recording, said in ((ENGINES, False), (f"h200/{NOW}/default", True)):
