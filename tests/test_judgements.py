@@ -1165,6 +1165,12 @@ def test_a_graph_is_advised_of_every_call_that_one_takes_as_it_is(recorded: Reco
     assert "`seed` and `offset` as tensors" in drawn["a CUDA graph"]["change"]
 
 
+def test_a_graph_has_its_bound_where_a_record_tells_no_empty_launch(recorded: Recorded) -> None:
+    (row,) = [r for r in rows("h200/0.6.18/again", "rmsnorm", recorded) if r.opportunity.what == "a CUDA graph"]  # fmt: skip
+    assert row.facts["time_floor_us"] is None
+    assert row.bounded and row.most == pytest.approx(1 - 2.23 / 4.916)
+
+
 def test_tokens_of_8_bit_experts_stand_with_the_experts_that_they_went_through() -> None:
     """All were told as through those of the first pair."""
     pairs = [{"params": {"tokens": t, "experts": e}} for t, e in ((16, 8), (128, 8), (64, 128))]

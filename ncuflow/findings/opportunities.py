@@ -416,7 +416,10 @@ class _Bounds:
 
     def mechanism(self, point: str) -> float | None:
         """What the declared bound says there; None where none is declared, or a value that it needs is not known."""
-        bound = evaluate(self.one.bound, self.every[point]) if self.one.bound else None
+        scope = self.every[point]
+        # An older record does not tell what an empty launch took: without it the bound is wider, and holds.
+        scope = scope.with_values(time_floor_us=scope.known.get("time_floor_us") or 0.0)
+        bound = evaluate(self.one.bound, scope) if self.one.bound else None
         return None if bound is None else float(bound)
 
     def bounded(self, point: str) -> bool:
