@@ -266,7 +266,11 @@ TARGET = Target(
     compared=(
         Choice("recurrent_state", "A state of 16 bits or of 32", "state", "bf16", "f32"),
         Choice(
-            "recurrent_layout", "A state with values first, or keys", "variant", "gdn", "gdn_kv"
+            "recurrent_layout",
+            "States in a pool, values first, or apart from one, keys first",
+            "variant",
+            "gdn",
+            "gdn_kv",
         ),
         Choice("recurrent_steps", "One token a sequence, or four", "steps", 1, 4, given="traffic"),
     ),

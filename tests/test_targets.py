@@ -949,6 +949,8 @@ def test_a_flashinfer_without_a_pool_of_states_is_skipped_and_no_error(monkeypat
     p = {"variant": "gdn", "batch": 1, "steps": 1, "state": "bf16"}
     with pytest.raises(NotHereError, match="take no pool"):
         module._delta_call(p, (SimpleNamespace(device="cuda"),) * 8, None)
+    (layout,) = [one for one in known()["recurrent"].compared if one.key == "recurrent_layout"]
+    assert "in a pool" in layout.title  # the call of keys first takes none
 
 
 def test_the_price_of_tuning_is_told_where_all_of_it_was_paid(monkeypatch: Any) -> None:
