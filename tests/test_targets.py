@@ -969,7 +969,7 @@ def test_the_price_of_tuning_is_told_where_all_of_it_was_paid(monkeypatch: Any) 
         counts["last"][op] = sizes
 
     for new, sizes, priced in ((20, 20, True), (3, 5, False), (0, 5, False)):
-        p = {"tactics": "tuned"}
+        p = {"tactics": "tuned", "backend": "cutlass"}
         _, info = tuned(p, partial(call, new=new, sizes=sizes), {}, SimpleNamespace(out=None))  # fmt: skip
         assert info["tactics"] == "tuned" and ("tuning_s" in info) == priced
     counts["done"].clear()
@@ -986,6 +986,9 @@ def test_the_price_of_tuning_is_told_where_all_of_it_was_paid(monkeypatch: Any) 
     module.autotuner.AutoTuner = tuner
     with pytest.raises(NotHereError, match="could time no tactic"):
         tuned(p, partial(call, new=0, sizes=5), {}, SimpleNamespace(out=None))
+    # The counts are CUTLASS's: they tell nothing of the CuTe DSL's tuner, which comes after it.
+    _, info = tuned(p | {"backend": "cute-dsl"}, lambda: None, {}, layer)
+    assert info == {"tactics": "tuned"}
 
 
 # --- inputs, where torch is installed -----------------------------------------------------------
