@@ -267,7 +267,7 @@ TARGET = Target(
         Choice("recurrent_state", "A state of 16 bits or of 32", "state", "bf16", "f32"),
         Choice(
             "recurrent_layout",
-            "States in a pool, values first, or apart from one, keys first",
+            "States in a pool, values first, or in none, keys first, by another kernel",
             "variant",
             "gdn",
             "gdn_kv",

@@ -1173,13 +1173,14 @@ def test_a_graph_has_its_bound_where_a_record_tells_no_empty_launch(recorded: Re
 
 def test_tokens_of_8_bit_experts_stand_with_the_experts_that_they_went_through() -> None:
     """All were told as through those of the first pair."""
-    pairs = [{"params": {"tokens": t, "experts": e}} for t, e in ((16, 8), (128, 8), (64, 128))]
+    sizes = ((16, 8, 2), (128, 8, 2), (64, 128, 8))
+    pairs = [{"params": {"tokens": t, "experts": e, "top_k": k}} for t, e, k in sizes]
     none: dict[str, Any] = {"summary": None}
     fp8 = {"summary": {"pairs": 3}, "pairs": pairs}
     given = {"moe_cute": none, "moe_mono": none, "moe_tactics": none, "moe_fp8": fp8}
     template = environment().get_template("guide/moe/selection.md.j2")
     page = template.render(C=given, versus=lambda *_: "")
-    assert "(16 and 128 tokens through 8 experts; 64 tokens through 128 experts; of one" in page
+    assert "(16 and 128 tokens, 2 of 8 experts; 64 tokens, 8 of 128 experts; of one token" in page
 
 
 def test_a_copy_is_said_to_be_passed_where_the_read_was_faster(recorded: Recorded) -> None:
