@@ -97,8 +97,10 @@ def drawn(points: list[Point], axis: Axis) -> list[Point]:
 
 
 def usual(points: list[Point], axis: Axis) -> list[tuple[str, Any]]:
-    """The settings beside the axis of the line that has most of the most frequent ones."""
-    keys = [key for alike in _together(points, axis) for key, _ in alike]
+    """The settings beside the axis of the line that has most of the most frequent ones: a rival's where there is no other."""
+    lines = [line for alike in _together(points, axis) for line in alike]
+    own = [line for line in lines if not any("rival" in p.get("info", {}) for p in line[1])]
+    keys = [key for key, _ in own or lines]
     modes = list(map(mode, zip(*keys, strict=True)))
     near = max(keys, key=lambda key: sum(map(eq, key, modes)), default=())
     return list(zip(axis.others, near, strict=False))
